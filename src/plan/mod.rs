@@ -1,0 +1,189 @@
+//! `Plan`: every knob resolved; the only thing that crosses from deciding to running.
+//!
+//! In: a `derive::Draft`. Out: values without `Option`, each with its explanation, and a digest.
+//! Invariant: the engine and the server read nothing but this; what the plan says is read back after start.
+
+pub mod explain;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::base::{Bytes, CpuSet, KeyPath, Millis, Problem};
+use crate::model::ModelCard;
+pub use explain::{Explanation, Origin};
+
+/// Version of the JSON form of [`Plan`].
+pub const SCHEMA: u32 = 1;
+
+/// Everything resolved.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Version of this document, [`SCHEMA`].
+    pub schema: u32,
+    /// 16 hex digits over every knob (not over reasons or warnings).
+    pub digest: String,
+    /// The model as planned for.
+    pub model: ModelPlan,
+    /// `x86_cpu`, …
+    pub hardware_class: String,
+    /// The probe's fingerprint.
+    pub fingerprint: String,
+    /// Stages by name; a language model has one, `decoder`.
+    pub stages: BTreeMap<String, StagePlan>,
+    /// HTTP side.
+    pub server: ServerPlan,
+    /// Phase deadlines.
+    pub deadlines: Deadlines,
+    /// Where the memory goes.
+    pub memory: Ledger,
+    /// Why each knob has its value.
+    pub explanations: BTreeMap<KeyPath, Explanation>,
+    /// What a person should know.
+    pub warnings: Vec<Problem>,
+}
+
+/// The model as planned for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelPlan {
+    /// Name that `/v1/models` lists; requests may also say `default`.
+    pub name: String,
+    /// Row of `model/families.rs`.
+    pub family: String,
+    /// Profile that served.
+    pub profile: String,
+    /// Weight files.
+    pub files: Vec<PathBuf>,
+    /// Network, sampling defaults, tokenizer facts. Not shown twice in JSON.
+    #[serde(skip)]
+    pub card: Option<Box<ModelCard>>,
+    /// Sampling defaults for requests that do not say.
+    pub sampling: SamplingPlan,
+}
+
+/// Sampling defaults for requests that do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the field's own terms")]
+pub struct SamplingPlan {
+    pub temperature: f32,
+    pub top_p: f32,
+    /// 0 = off.
+    pub top_k: u32,
+    pub min_p: f32,
+    pub repetition_penalty: f32,
+}
+
+/// One stage of the pipeline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StagePlan {
+    /// Worker threads, including the one that leads.
+    pub threads: usize,
+    /// CPUs they may run on. Worker i is pinned to the i-th when `pin`.
+    pub cpus: CpuSet,
+    /// Pin each worker to one CPU.
+    pub pin: bool,
+    /// Best kernel table allowed: `scalar`, `avx2`, `avx512_vnni`, `avx512_bf16`, … or `best`.
+    pub isa_cap: String,
+    /// Type of arithmetic outside the quantised dot products.
+    pub dtype: Dtype,
+    /// How weights are held and multiplied: `native` for now.
+    pub weight_path: String,
+    /// Element type of the KV cache.
+    pub kv_dtype: Dtype,
+    /// Tokens of context each sequence may use.
+    pub context: usize,
+    /// Sequences running at once; more wait in the queue.
+    pub max_seqs: usize,
+    /// Bytes of KV cache for all sequences.
+    pub kv_bytes: Bytes,
+    /// KV is sized in blocks of this many tokens.
+    pub kv_block: usize,
+    /// Tokens of prompt processed in one pass.
+    pub prefill_batch: usize,
+    /// Ask for transparent huge pages on weights and KV.
+    pub huge_pages: bool,
+}
+
+/// Element type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each name is the type's own")]
+pub enum Dtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Dtype {
+    /// Bytes of one element.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// HTTP side.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServerPlan {
+    /// Address to bind; loopback unless said.
+    pub host: String,
+    /// Port to bind; 0 = any free one.
+    pub port: u16,
+    /// Whether clients must send a key. The key itself never enters the plan.
+    pub api_key_required: bool,
+    /// Requests waiting beyond those running; more get 429.
+    pub max_queue: usize,
+    /// Largest request body.
+    pub max_body_bytes: Bytes,
+    /// Longest wait for a request's body to arrive.
+    pub read_timeout_ms: Millis,
+    /// Longest a request may take in all.
+    pub request_timeout_ms: Millis,
+    /// Most tokens a request gets when it does not say.
+    pub default_max_tokens: usize,
+}
+
+/// Phase deadlines.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Deadlines {
+    /// Reading and preparing weights.
+    pub load_ms: Millis,
+    /// First tokens after load.
+    pub warmup_ms: Millis,
+    /// Finishing what runs after SIGTERM.
+    pub shutdown_ms: Millis,
+}
+
+/// Where the memory goes, itemised.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Items, largest first.
+    pub items: Vec<LedgerItem>,
+    /// Sum of the steady items.
+    pub steady_bytes: Bytes,
+    /// Largest total at any time.
+    pub peak_bytes: Bytes,
+    /// What may be used.
+    pub available_bytes: Bytes,
+    /// Kept free for the system, not counted in the sums.
+    pub reserve_bytes: Bytes,
+}
+
+/// One item of the ledger.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LedgerItem {
+    /// `weights`, `kv`, `activations`, `tokenizer`, `process`, `load_transient`, …
+    pub name: String,
+    /// Size.
+    pub bytes: Bytes,
+    /// Anonymous memory (`true`) or pages of a mapped file (`false`).
+    pub anonymous: bool,
+    /// Stays after loading (`true`) or only while loading (`false`).
+    pub steady: bool,
+    /// How it was computed, with numbers.
+    pub because: String,
+}

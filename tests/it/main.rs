@@ -1,0 +1,4 @@
+//! The one integration binary: whole-program tests, by room.
+
+mod architecture;
+mod support;
