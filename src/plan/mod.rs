@@ -3,6 +3,7 @@
 //! In: a `derive::Draft`. Out: values without `Option`, each with its explanation, and a digest.
 //! Invariant: the engine and the server read nothing but this; what the plan says is read back after start.
 
+pub mod effective;
 pub mod explain;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::{Bytes, CpuSet, KeyPath, Millis, Problem};
 use crate::model::ModelCard;
+pub use effective::{Effective, EffectiveStage};
 pub use explain::{Explanation, Origin};
 
 /// Version of the JSON form of [`Plan`].
