@@ -5,6 +5,7 @@
 
 pub mod code;
 pub mod cpu_set;
+pub mod dtype;
 pub mod env_vars;
 pub mod key_path;
 pub mod problem;
@@ -12,6 +13,7 @@ pub mod units;
 
 pub use code::{Code, ExitCode};
 pub use cpu_set::CpuSet;
+pub use dtype::Dtype;
 pub use key_path::KeyPath;
 pub use problem::{Place, Problem, Problems, Severity};
 pub use units::{Bytes, Millis};

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::base::Dtype;
 use crate::base::{Bytes, CpuSet, KeyPath, Millis, Problem};
 use crate::model::ModelCard;
 pub use effective::{Effective, EffectiveStage};
@@ -105,27 +106,6 @@ pub struct StagePlan {
     pub prefill_batch: usize,
     /// Ask for transparent huge pages on weights and KV.
     pub huge_pages: bool,
-}
-
-/// Element type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "each name is the type's own")]
-pub enum Dtype {
-    F32,
-    F16,
-    Bf16,
-}
-
-impl Dtype {
-    /// Bytes of one element.
-    #[must_use]
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
 }
 
 /// HTTP side.
