@@ -4,5 +4,6 @@
 //! Invariant: nothing here allocates by a number read from a file before checking it against the file's size.
 
 pub mod card;
+pub mod kv;
 
 pub use card::ModelCard;
