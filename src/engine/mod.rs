@@ -5,6 +5,7 @@
 
 #[allow(unsafe_code, reason = "SIMD; each block states why it is sound")]
 pub mod kernels;
+pub mod sampler;
 
 use serde::{Deserialize, Serialize};
 

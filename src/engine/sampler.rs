@@ -1,0 +1,331 @@
+//! Choosing the next token from logits.
+//!
+//! In: one row of logits, [`Sampling`], what was seen so far. Out: a token id, log-probabilities if asked for.
+//! Invariant: only IEEE basic operations decide, so the same logits, settings and seed give the same token on
+//! every platform; a token without a finite logit is never chosen.
+//!
+//! Order: logit bias, penalties, temperature, top-k, top-p, min-p, draw. Ties go to the lower id.
+
+use std::collections::HashMap;
+
+use super::{Sampling, TokenLogprobs};
+
+/// Draws by counter: value `n` depends on the seed and `n` alone, not on how many draws came before it.
+#[derive(Clone, Copy, Debug)]
+pub struct CounterRng {
+    seed: u64,
+    counter: u64,
+}
+
+impl CounterRng {
+    /// A stream of draws for `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, counter: 0 }
+    }
+
+    /// The next 64 bits: two rounds of the SplitMix64 finaliser over seed and counter.
+    pub fn next_u64(&mut self) -> u64 {
+        self.counter = self.counter.wrapping_add(1);
+        mix(mix(self.seed) ^ self.counter.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// A number in `0.0..1.0` with 53 random bits.
+    pub fn next_unit(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+fn mix(mut x: u64) -> u64 {
+    x ^= x >> 30;
+    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^= x >> 27;
+    x = x.wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// What one step chose.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The token.
+    pub id: u32,
+    /// Log-probabilities, if asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// Every logit was NaN or minus infinity: the network's numbers are broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("none of {vocab} logits is a finite number")]
+pub struct NoFiniteLogit {
+    /// Length of the row.
+    pub vocab: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    in_answer: u32,
+}
+
+/// One sequence's sampler: its settings, its random stream and the tokens it has seen.
+#[derive(Debug)]
+pub struct Sampler {
+    settings: Sampling,
+    rng: CounterRng,
+    seen: HashMap<u32, Seen>,
+    /// Candidates of the current step, kept to avoid an allocation per token.
+    candidates: Vec<Candidate>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    id: u32,
+    /// A logit first, then the unnormalised probability.
+    weight: f32,
+}
+
+impl Sampler {
+    /// A sampler for a sequence that starts with `prompt`.
+    #[must_use]
+    pub fn new(settings: Sampling, prompt: &[u32]) -> Self {
+        let mut seen = HashMap::new();
+        if has_penalties(&settings) {
+            seen.extend(prompt.iter().map(|&id| (id, Seen::default())));
+        }
+        Self {
+            rng: CounterRng::new(settings.seed),
+            settings,
+            seen,
+            candidates: Vec::new(),
+        }
+    }
+
+    /// Chooses a token and remembers it. `logits` is used as scratch space.
+    ///
+    /// `alternatives`: report log-probabilities of the choice and of this many best tokens, from the softmax of
+    /// the logits as they came.
+    ///
+    /// # Errors
+    /// When no logit is a finite number (plus infinity counts as the largest one).
+    pub fn choose(
+        &mut self,
+        logits: &mut [f32],
+        alternatives: Option<usize>,
+    ) -> Result<Choice, NoFiniteLogit> {
+        let greedy = self.settings.temperature <= 0.0;
+        let plain = !has_penalties(&self.settings) && self.settings.logit_bias.is_empty();
+        let report = alternatives.map(|count| Report::new(logits, count));
+        if !plain {
+            self.adjust(logits);
+        }
+        let id = if greedy { argmax(logits) } else { self.draw(logits) }
+            .ok_or(NoFiniteLogit { vocab: logits.len() })?;
+        if has_penalties(&self.settings) {
+            self.seen.entry(id).or_default().in_answer += 1;
+        }
+        Ok(Choice {
+            id,
+            logprobs: report.map(|report| report.of(id)),
+        })
+    }
+
+    /// Logit bias, then penalties.
+    fn adjust(&self, logits: &mut [f32]) {
+        for &(id, bias) in &self.settings.logit_bias {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit += bias;
+            }
+        }
+        for (&id, seen) in &self.seen {
+            let Some(logit) = logits.get_mut(id as usize) else {
+                continue;
+            };
+            let factor = self.settings.repetition_penalty;
+            *logit = if *logit > 0.0 {
+                *logit / factor
+            } else {
+                *logit * factor
+            };
+            if seen.in_answer > 0 {
+                *logit -= self.settings.presence_penalty;
+                *logit -= self.settings.frequency_penalty * seen.in_answer as f32;
+            }
+        }
+    }
+
+    fn draw(&mut self, logits: &[f32]) -> Option<u32> {
+        let max = finite(logits[argmax(logits)? as usize]);
+        let candidates = &mut self.candidates;
+        candidates.clear();
+        candidates.extend(logits.iter().zip(0u32..).map(|(&logit, id)| Candidate {
+            id,
+            weight: finite(logit),
+        }));
+        let top_k = self.settings.top_k as usize;
+        if top_k > 0 {
+            keep_best(candidates, top_k);
+        }
+        // Temperature as weights relative to the best token: exp((logit - max) / temperature), best = 1.
+        let inverse = 1.0 / self.settings.temperature;
+        for candidate in candidates.iter_mut() {
+            let below = candidate.weight - max;
+            candidate.weight = exp_nonpositive(if below < 0.0 { below * inverse } else { 0.0 });
+        }
+        if self.settings.top_p < 1.0 {
+            keep_nucleus(candidates, f64::from(self.settings.top_p));
+        }
+        if self.settings.min_p > 0.0 {
+            // The best weight is 1, so the bound is min-p itself; the best always stays.
+            let bound = self.settings.min_p.min(1.0);
+            candidates.retain(|candidate| candidate.weight >= bound);
+        }
+        let total = sum(candidates);
+        let mut left = self.rng.next_unit() * total;
+        let mut last = None;
+        for candidate in candidates.iter().filter(|c| c.weight > 0.0) {
+            last = Some(candidate.id);
+            left -= f64::from(candidate.weight);
+            if left < 0.0 {
+                break;
+            }
+        }
+        last
+    }
+}
+
+fn has_penalties(settings: &Sampling) -> bool {
+    settings.repetition_penalty.to_bits() != 1f32.to_bits()
+        || settings.presence_penalty != 0.0
+        || settings.frequency_penalty != 0.0
+}
+
+/// NaN counts as minus infinity; plus infinity as the largest number, so that differences stay numbers.
+fn finite(logit: f32) -> f32 {
+    if logit.is_nan() {
+        f32::NEG_INFINITY
+    } else {
+        logit.min(f32::MAX)
+    }
+}
+
+/// The id of the highest logit, the lowest on ties; `None` if none is above minus infinity.
+#[must_use]
+pub fn argmax(logits: &[f32]) -> Option<u32> {
+    // Two passes: the first, without an index, becomes vector code. NaN loses every comparison.
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let (blocks, tail) = logits.as_chunks::<16>();
+    for block in blocks {
+        for (lane, &logit) in lanes.iter_mut().zip(block) {
+            *lane = if logit > *lane { logit } else { *lane };
+        }
+    }
+    let best = lanes
+        .iter()
+        .chain(tail)
+        .fold(f32::NEG_INFINITY, |best, &x| if x > best { x } else { best });
+    if best == f32::NEG_INFINITY {
+        return None;
+    }
+    logits
+        .iter()
+        .position(|&x| x >= best)
+        .and_then(|at| u32::try_from(at).ok())
+}
+
+fn by_rank(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
+    b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id))
+}
+
+/// Keeps the `count` best candidates, sorted.
+fn keep_best(candidates: &mut Vec<Candidate>, count: usize) {
+    if count < candidates.len() {
+        candidates.select_nth_unstable_by(count, by_rank);
+        candidates.truncate(count);
+    }
+    candidates.sort_unstable_by(by_rank);
+}
+
+/// Keeps the fewest best candidates whose share of the total is at least `top_p`; at least one.
+fn keep_nucleus(candidates: &mut Vec<Candidate>, top_p: f64) {
+    let goal = sum(candidates) * top_p;
+    // The nucleus is usually small: look for it among the best few before sorting more of a large vocabulary.
+    let mut sorted = 0;
+    let mut reached = 0.0;
+    while sorted < candidates.len() {
+        let next = (sorted * 8).max(128).min(candidates.len());
+        if next < candidates.len() {
+            candidates[sorted..].select_nth_unstable_by(next - sorted, by_rank);
+        }
+        candidates[sorted..next].sort_unstable_by(by_rank);
+        for at in sorted..next {
+            reached += f64::from(candidates[at].weight);
+            if reached >= goal {
+                candidates.truncate(at + 1);
+                return;
+            }
+        }
+        sorted = next;
+    }
+}
+
+fn sum(candidates: &[Candidate]) -> f64 {
+    candidates.iter().map(|c| f64::from(c.weight)).sum()
+}
+
+/// `e^x` for `x ≤ 0` with basic operations only (the C library's differs between systems); relative error < 3e-7.
+fn exp_nonpositive(x: f32) -> f32 {
+    // Below this the result is smaller than the smallest normal number; it counts as zero.
+    if x < -87.0 {
+        return 0.0;
+    }
+    let steps = (x * std::f32::consts::LOG2_E - 0.5) as i32;
+    // ln 2 in two parts, the first with enough trailing zeros that `steps * HIGH` is exact.
+    const HIGH: f32 = 0.693_359_4;
+    const LOW: f32 = -2.121_944_4e-4;
+    let n = steps as f32;
+    let r = (x - n * HIGH) - n * LOW;
+    let series = 1.0
+        + r * (1.0
+            + r * (1.0 / 2.0 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * (1.0 / 720.0))))));
+    series * f32::from_bits(((127 + steps) << 23) as u32)
+}
+
+/// Log-probabilities of the logits as they came.
+struct Report {
+    raw: Vec<f32>,
+    log_total: f64,
+    top: Vec<(u32, f32)>,
+}
+
+impl Report {
+    fn new(logits: &[f32], count: usize) -> Self {
+        let raw: Vec<f32> = logits.iter().map(|&x| finite(x)).collect();
+        let max = raw.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let total: f64 = raw
+            .iter()
+            .map(|&x| f64::from(exp_nonpositive((x - max).min(0.0))))
+            .sum();
+        let log_total = f64::from(max) + total.ln();
+        let mut ranked: Vec<Candidate> = raw
+            .iter()
+            .zip(0u32..)
+            .map(|(&weight, id)| Candidate { id, weight })
+            .collect();
+        keep_best(&mut ranked, count);
+        let top = ranked
+            .iter()
+            .take(count)
+            .map(|c| (c.id, (f64::from(c.weight) - log_total) as f32))
+            .collect();
+        Self { raw, log_total, top }
+    }
+
+    fn of(self, id: u32) -> TokenLogprobs {
+        TokenLogprobs {
+            chosen: (f64::from(self.raw[id as usize]) - self.log_total) as f32,
+            top: self.top,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
