@@ -6,6 +6,7 @@
 #[allow(unsafe_code, reason = "SIMD; each block states why it is sound")]
 pub mod kernels;
 pub mod sampler;
+pub mod session;
 
 use serde::{Deserialize, Serialize};
 

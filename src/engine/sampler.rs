@@ -231,6 +231,7 @@ pub fn argmax(logits: &[f32]) -> Option<u32> {
         .and_then(|at| u32::try_from(at).ok())
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature sorting takes")]
 fn by_rank(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
     b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id))
 }
