@@ -6,7 +6,7 @@
 #[allow(unsafe_code, reason = "SIMD; each block states why it is sound")]
 pub mod kernels;
 pub mod sampler;
-pub mod session;
+pub mod status;
 
 use serde::{Deserialize, Serialize};
 

@@ -6,21 +6,28 @@
 //!
 //! A full layer keeps every token of the context. A sliding layer is a ring. While a chunk of `n` prompt tokens is
 //! processed, its first query still needs the `window - 1` keys before it and its last query needs all `n` keys of
-//! the chunk, so the ring holds `window - 1 + n` slots and never more than the context.
+//! the chunk, so the ring holds `window - 1 + n` slots and never more than the context. Both are rounded up to whole
+//! blocks of [`BLOCK`], the unit of attention, and a value head to a multiple of [`VALUE_LANES`] elements.
 
 use super::card::{AttentionKind, DecoderSpec};
 use crate::base::Bytes;
 
-/// Tokens that one sequence keeps in a layer of this kind.
+/// Slots come in blocks of this many: attention works on whole blocks.
+pub const BLOCK: usize = 64;
+/// A value head occupies a multiple of this many elements: one vector.
+pub const VALUE_LANES: usize = 16;
+
+/// Slots that one sequence has in a layer of this kind.
 #[must_use]
 pub fn slots(attention: AttentionKind, context: usize, prefill_batch: usize) -> usize {
-    match attention {
+    let tokens = match attention {
         AttentionKind::Full => context,
         AttentionKind::Sliding { window } => window
             .max(1)
             .saturating_add(prefill_batch.max(1) - 1)
             .min(context),
-    }
+    };
+    tokens.checked_next_multiple_of(BLOCK).unwrap_or(usize::MAX)
 }
 
 /// [`slots`] of every layer, in order.
@@ -45,7 +52,9 @@ pub fn kv_bytes(
         .into_iter()
         .map(|n| n as u128)
         .sum();
-    let slot_elements = (spec.kv_heads as u128).saturating_mul((spec.head_dim + spec.value_dim) as u128);
+    let head_elements =
+        spec.head_dim as u128 + (spec.value_dim as u128).next_multiple_of(VALUE_LANES as u128);
+    let slot_elements = (spec.kv_heads as u128).saturating_mul(head_elements);
     let total = slots
         .saturating_mul(slot_elements)
         .saturating_mul(element_bytes as u128)
@@ -138,11 +147,11 @@ mod tests {
     fn sliding_layers_keep_window_and_chunk_and_never_more_than_the_context() {
         let sliding = AttentionKind::Sliding { window: 512 };
         assert_eq!(slots(sliding, 32_768, 1), 512);
-        assert_eq!(slots(sliding, 32_768, 128), 639);
+        assert_eq!(slots(sliding, 32_768, 128), 640);
         assert_eq!(slots(sliding, 256, 128), 256);
         assert_eq!(
             slots(AttentionKind::Sliding { window: usize::MAX }, 100, usize::MAX),
-            100
+            128
         );
         let gemma = spec(18, 1, 256, |i| {
             if (i + 1) % 6 == 0 {
@@ -151,7 +160,7 @@ mod tests {
                 sliding
             }
         });
-        let tokens = 15 * 639 + 3 * 4096;
+        let tokens = 15 * 640 + 3 * 4096;
         assert_eq!(kv_bytes(&gemma, 4096, 2, 2, 128), Bytes(tokens * 256 * 2 * 2 * 2));
     }
 
@@ -159,7 +168,7 @@ mod tests {
     fn keys_and_values_of_different_width_count_separately_and_nothing_overflows() {
         let mut deep = spec(1, 1, 192, |_| AttentionKind::Full);
         deep.value_dim = 128;
-        assert_eq!(kv_bytes(&deep, 10, 1, 2, 1), Bytes(10 * (192 + 128) * 2));
+        assert_eq!(kv_bytes(&deep, 10, 1, 2, 1), Bytes(64 * (192 + 128) * 2));
         assert_eq!(kv_bytes(&deep, usize::MAX, usize::MAX, 4, 1), Bytes(u64::MAX));
     }
 
@@ -169,6 +178,7 @@ mod tests {
         let budget = Bytes::gib(2);
         let found = largest_context(&spec, 1, 2, 512, budget, 1 << 20);
         assert!(kv_bytes(&spec, found, 1, 2, 512) <= budget);
+        assert_eq!(found % BLOCK, 0, "a started block is a whole one");
         assert!(kv_bytes(&spec, found + 1, 1, 2, 512) > budget);
         assert_eq!(largest_context(&spec, 1, 2, 512, Bytes(0), 4096), 0);
         assert_eq!(largest_context(&spec, 1, 2, 512, Bytes::gib(99), 4096), 4096);
