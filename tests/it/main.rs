@@ -1,4 +1,11 @@
 //! The one integration binary: whole-program tests, by room.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a failed unwrap is a failed test; a skipped test says so"
+)]
+
 mod architecture;
+mod model;
 mod support;

@@ -1,0 +1,157 @@
+//! Opened weights: tensors by name, as views into mapped files.
+//!
+//! In: a card whose files are on disk. Out: type, shape and bytes of each tensor; GGUF metadata for the tokenizer.
+//! Invariant: the files are the ones the card describes: headers are read again on opening and must agree. A file
+//! that another process cuts short afterwards ends this process with SIGBUS (see `sys::mapping`); replace model
+//! files, never rewrite them in place.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::card::{ModelCard, ModelFormat, TensorType};
+use super::formats::gguf::Gguf;
+use super::formats::gguf_split::GgufSet;
+use super::formats::{file_name, unreadable};
+use super::{gguf_card, safetensors_card};
+use crate::base::{Code, Place, Problem};
+use crate::sys::mapping::Mapping;
+
+/// Opened weights. Cheap to clone: mappings are shared.
+#[derive(Clone, Debug)]
+pub struct Weights {
+    maps: Vec<Arc<Mapping>>,
+    tensors: HashMap<String, Located>,
+    gguf: Option<Gguf>,
+}
+
+/// Where a tensor lies.
+#[derive(Clone, Debug)]
+struct Located {
+    file: usize,
+    dtype: TensorType,
+    shape: Vec<u64>,
+    range: std::ops::Range<usize>,
+}
+
+/// One tensor in its file.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    /// Element or block type.
+    pub dtype: TensorType,
+    /// Outermost dimension first.
+    pub shape: &'a [u64],
+    /// The data as stored, little-endian. Alignment is that of the file: do not assume more than one byte.
+    pub bytes: &'a [u8],
+}
+
+impl Weights {
+    /// Maps the card's files and checks that they are still what the card says.
+    pub fn open(card: &ModelCard) -> Result<Self, Problem> {
+        let Some(first) = card.files.first() else {
+            return Err(Problem::new(
+                Code::ModelNotFound,
+                format!("the files of `{}` are not on this machine", card.name),
+                "fetch the model first, or pass its path",
+            ));
+        };
+        let (maps, now, gguf) = match card.format {
+            ModelFormat::Gguf => {
+                let set = GgufSet::open(first)?;
+                let maps = set.parts().map(|part| Arc::clone(part.mapping())).collect();
+                (maps, gguf_card::card(&set)?, Some(set.first().clone()))
+            }
+            ModelFormat::Safetensors => {
+                let open = |path: &std::path::PathBuf| {
+                    Mapping::open(path)
+                        .map(Arc::new)
+                        .map_err(|e| unreadable(path, &e))
+                };
+                let maps = card.files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+                let folder = first.parent().unwrap_or(std::path::Path::new(""));
+                (maps, safetensors_card::inspect(folder)?, None)
+            }
+        };
+        let mapped: u64 = maps.iter().map(|map: &Arc<Mapping>| map.len() as u64).sum();
+        if mapped != card.file_bytes.0 {
+            return Err(changed(
+                card,
+                format!(
+                    "its files have {mapped} bytes, the plan was made for {}",
+                    card.file_bytes.0
+                ),
+            ));
+        }
+        if now.tensors != card.tensors || now.decoder != card.decoder {
+            return Err(changed(
+                card,
+                "its headers differ from those the plan was made for".to_owned(),
+            ));
+        }
+        let mut tensors = HashMap::with_capacity(card.tensors.len());
+        for fact in &card.tensors {
+            let end = fact.offset.saturating_add(fact.bytes.0);
+            let map = maps.get(fact.file);
+            if map.is_none_or(|map| end > map.len() as u64) {
+                return Err(changed(card, format!("`{}` lies outside its file", fact.name)));
+            }
+            tensors.insert(
+                fact.name.clone(),
+                Located {
+                    file: fact.file,
+                    dtype: fact.dtype,
+                    shape: fact.shape.clone(),
+                    // Inside a mapping, as just checked: both fit `usize`.
+                    range: fact.offset as usize..end as usize,
+                },
+            );
+        }
+        Ok(Self { maps, tensors, gguf })
+    }
+
+    /// The tensor of this name in the file, or `None`.
+    #[must_use]
+    pub fn tensor(&self, name: &str) -> Option<TensorView<'_>> {
+        let located = self.tensors.get(name)?;
+        Some(TensorView {
+            dtype: located.dtype,
+            shape: &located.shape,
+            bytes: self.maps.get(located.file)?.bytes().get(located.range.clone())?,
+        })
+    }
+
+    /// Gives the resident pages of a tensor back to the system, after it was repacked. Reading it again is allowed.
+    /// A name that does not exist does nothing.
+    pub fn release(&self, name: &str) -> std::io::Result<()> {
+        let Some(located) = self.tensors.get(name) else {
+            return Ok(());
+        };
+        let Some(map) = self.maps.get(located.file) else {
+            return Ok(());
+        };
+        map.release(located.range.clone())
+    }
+
+    /// Metadata of a GGUF model (of the first file of a set), for the tokenizer; `None` for safetensors.
+    #[must_use]
+    pub fn gguf_metadata(&self) -> Option<&Gguf> {
+        self.gguf.as_ref()
+    }
+}
+
+fn changed(card: &ModelCard, what: String) -> Problem {
+    let place = card
+        .files
+        .first()
+        .map(|path| path.display().to_string())
+        .unwrap_or_default();
+    let name = card
+        .files
+        .first()
+        .map_or_else(|| card.name.clone(), |path| file_name(path));
+    Problem::new(
+        Code::ModelMalformed,
+        format!("`{name}` is no longer the file that was inspected: {what}"),
+        "make the plan again, and do not write to model files while they are in use",
+    )
+    .at(Place::of(place))
+}
