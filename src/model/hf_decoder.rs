@@ -312,7 +312,7 @@ mod tests {
         // Llama 3.2 1B: theta 500000, D 64, factor 32, 1 and 4, context 8192.
         let divisors = llama3_divisors(5e5, 64, 32.0, 1.0, 4.0, 8192.0);
         assert_eq!(divisors.len(), 32);
-        assert_eq!([divisors[0], divisors[31]], [1.0, 32.0]);
+        assert_eq!((divisors[0], divisors[31]), (1.0, 32.0));
         assert!(divisors.windows(2).all(|pair| pair[0] <= pair[1]));
         // The one in the middle, by hand: i = 16: frequency 500000^-0.5 = 1.41421e-3, wave 4442.9 tokens,
         // turns 1.84383, smooth 0.281275, 1 / (0.718725 / 32 + 0.281275) = 3.29233.

@@ -196,7 +196,7 @@ fn smollm2_is_read_as_the_reference_reads_it() {
         (spec.heads, spec.kv_heads, spec.head_dim, spec.layers.len()),
         (9, 3, 64, 30)
     );
-    assert_eq!([spec.layers[29].rope.base], [1e5]);
+    assert_eq!((spec.layers[29].rope.base, spec.norm_eps), (1e5, 1e-5));
     assert!(spec.tied_embeddings && spec.qk_rows_interleaved && !spec.qk_norm && !spec.fused_qkv);
     assert_eq!((spec.attention_scale, spec.embedding_scale), (0.125, 1.0));
     assert_eq!(
