@@ -61,6 +61,8 @@ pub struct ModelPlan {
     /// Network, sampling defaults, tokenizer facts. Not shown twice in JSON.
     #[serde(skip)]
     pub card: Option<Box<ModelCard>>,
+    /// Where the chat template in `card` comes from: `model`, `pinned` or `none`.
+    pub chat_template: String,
     /// Sampling defaults for requests that do not say.
     pub sampling: SamplingPlan,
 }
@@ -82,10 +84,12 @@ pub struct SamplingPlan {
 pub struct StagePlan {
     /// Worker threads, including the one that leads.
     pub threads: usize,
-    /// CPUs they may run on. Worker i is pinned to the i-th when `pin`.
+    /// The CPUs chosen, one for each worker unless somebody named more. Worker i is pinned to the i-th when `pin`.
     pub cpus: CpuSet,
     /// Pin each worker to one CPU.
     pub pin: bool,
+    /// Without `pin`: keep every worker within `cpus` (somebody named them). Without both the kernel places freely.
+    pub confine: bool,
     /// Best kernel table allowed: `scalar`, `avx2`, `avx512_vnni`, `avx512_bf16`, … or `best`.
     pub isa_cap: String,
     /// Type of arithmetic outside the quantised dot products.
@@ -106,6 +110,18 @@ pub struct StagePlan {
     pub prefill_batch: usize,
     /// Ask for transparent huge pages on weights and KV.
     pub huge_pages: bool,
+}
+
+impl StagePlan {
+    /// CPUs that worker `index` is to be bound to, or `None` where the kernel places it.
+    #[must_use]
+    pub fn affinity(&self, index: usize) -> Option<CpuSet> {
+        if self.pin {
+            self.cpus.iter().nth(index).map(|cpu| CpuSet::range(cpu, cpu))
+        } else {
+            self.confine.then(|| self.cpus.clone())
+        }
+    }
 }
 
 /// HTTP side.
@@ -145,10 +161,12 @@ pub struct Deadlines {
 pub struct Ledger {
     /// Items, largest first.
     pub items: Vec<LedgerItem>,
-    /// Sum of the steady items.
+    /// Sum of the anonymous items that stay.
     pub steady_bytes: Bytes,
-    /// Largest total at any time.
+    /// Largest anonymous total at any time: the greater of loading and serving.
     pub peak_bytes: Bytes,
+    /// Mapped file pages at most; the kernel can drop them, so they are not in the sums.
+    pub mapped_bytes: Bytes,
     /// What may be used.
     pub available_bytes: Bytes,
     /// Kept free for the system, not counted in the sums.
