@@ -8,4 +8,5 @@
 
 mod architecture;
 mod model;
+mod config;
 mod support;
