@@ -7,6 +7,6 @@
 )]
 
 mod architecture;
-mod model;
 mod config;
+mod model;
 mod support;
