@@ -3,9 +3,11 @@
 //! In: filled by the readers of this room. Out: serialised by `probe --save`, read back by `--hardware`.
 //! Invariant: CPU and node numbers are the kernel's own; a missing fact is `None`, never zero.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
-use crate::base::{Bytes, CpuSet, Problem};
+use crate::base::{Bytes, Code, CpuSet, Place, Problem};
 
 /// Version of the JSON form of [`Hardware`].
 pub const SCHEMA: u32 = 1;
@@ -35,6 +37,9 @@ pub struct Hardware {
     pub memory: Memory,
     /// GPUs and NPUs, reachable or not.
     pub accelerators: Vec<Accelerator>,
+    /// Where NVIDIA's tool lies, if anywhere.
+    #[serde(default)]
+    pub nvidia_smi_path: Option<String>,
     /// What this process runs inside.
     pub environment: Environment,
     /// Clock, governor and throttling state.
@@ -47,6 +52,109 @@ pub struct Hardware {
     pub warnings: Vec<Problem>,
 }
 
+/// A saved machine is a few hundred KiB even with 1024 CPUs.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+impl Hardware {
+    /// Reads a saved machine; it then replaces probing.
+    ///
+    /// # Errors
+    /// `file_access` if it cannot be read; `probe_failed` if it is too large, not this JSON form, of another
+    /// version, or contradicts itself.
+    pub fn load(path: &Path) -> Result<Self, Problem> {
+        use std::io::Read as _;
+        let remedy = "give a file that `probe --save FILE` of this version wrote";
+        let place = || Place::of(path.display().to_string());
+        let unreadable = |error: std::io::Error| {
+            let what = format!("the saved machine cannot be read: {error}");
+            Problem::new(Code::FileAccess, what, remedy).at(place())
+        };
+        let wrong = |what: String| Problem::new(Code::ProbeFailed, what, remedy).at(place());
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        file.take(MAX_FILE_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .map_err(unreadable)?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            return Err(wrong(format!(
+                "the saved machine is larger than {}",
+                Bytes(MAX_FILE_BYTES)
+            )));
+        }
+        let mut hardware: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| wrong(format!("the saved machine is not in our form: {error}")))?;
+        if hardware.schema != SCHEMA {
+            return Err(wrong(format!(
+                "the saved machine has schema {}, this version reads {SCHEMA}",
+                hardware.schema
+            )));
+        }
+        hardware.check().map_err(wrong)?;
+        hardware.source = format!("file:{}", path.display());
+        Ok(hardware)
+    }
+
+    /// Writes it for [`Hardware::load`].
+    ///
+    /// # Errors
+    /// `file_access` if it cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), Problem> {
+        let text = serde_json::to_string_pretty(self).map_err(|error| {
+            Problem::new(
+                Code::Internal,
+                error.to_string(),
+                "report this with the output of `doctor`",
+            )
+        })?;
+        std::fs::write(path, text + "\n").map_err(|error| {
+            let what = format!("the machine cannot be saved: {error}");
+            Problem::new(
+                Code::FileAccess,
+                what,
+                "choose a folder that exists and is writable",
+            )
+            .at(Place::of(path.display().to_string()))
+        })
+    }
+
+    /// What later rooms rely on; a hand-written file may break it.
+    fn check(&self) -> Result<(), String> {
+        let topology = &self.topology;
+        if self.cpus.allowed.is_empty() || !self.cpus.allowed.is_subset(&self.cpus.online) {
+            return Err(format!(
+                "the allowed CPUs `{}` are not a non-empty part of the online CPUs `{}`",
+                self.cpus.allowed, self.cpus.online
+            ));
+        }
+        if topology.cores.is_empty() || topology.kinds.is_empty() {
+            return Err("there is no core or no kind of core".to_owned());
+        }
+        for core in &topology.cores {
+            if core.kind >= topology.kinds.len() || core.package.is_some_and(|p| p >= topology.packages.len())
+            {
+                return Err(format!(
+                    "the core with CPUs `{}` names a kind or package that is not listed",
+                    core.cpus
+                ));
+            }
+            if core.cpus.is_empty() || !core.cpus.is_subset(&self.cpus.online) {
+                return Err(format!("the core with CPUs `{}` is not online", core.cpus));
+            }
+        }
+        if self
+            .quota
+            .cpus
+            .is_some_and(|cpus| !cpus.is_finite() || cpus <= 0.0)
+        {
+            return Err("the CPU quota is not a positive number".to_owned());
+        }
+        if self.memory.total_bytes.0 >= 1 << 60 || self.memory.available_bytes > self.memory.total_bytes {
+            return Err("the available memory is more than the total, or the total is absurd".to_owned());
+        }
+        Ok(())
+    }
+}
+
 /// CPU ids by state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpus {
@@ -54,6 +162,9 @@ pub struct Cpus {
     pub online: CpuSet,
     /// Could ever exist.
     pub possible: CpuSet,
+    /// Plugged in, online or not.
+    #[serde(default)]
+    pub present: CpuSet,
     /// This process may run on: online ∩ affinity ∩ cpuset.
     pub allowed: CpuSet,
     /// Kept free of the scheduler by `isolcpus`.

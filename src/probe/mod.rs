@@ -3,6 +3,105 @@
 //! In: a [`Root`] ("/" or a captured machine). Out: [`Hardware`], serialisable, able to replace probing.
 //! Invariant: never guesses: what cannot be known is absent and said in `warnings`; never runs the engine.
 
+mod accelerators;
+mod cgroup;
+mod class;
+mod cpu_budget;
+mod cpuinfo;
+mod environment;
+mod facts;
+pub mod fingerprint;
 pub mod hardware;
+mod isa;
+mod kinds;
+mod memory_budget;
+mod nvidia;
+pub mod root;
+mod thermal;
+pub mod topology;
+pub mod topology_sysfs;
 
+use cgroup::Cgroups;
+use cpuinfo::CpuInfo;
+use environment::Signs;
+pub use facts::facts;
 pub use hardware::Hardware;
+pub use root::Root;
+use topology_sysfs::SysfsReader;
+
+use crate::base::{Code, Problem};
+
+/// Reads a machine.
+///
+/// # Errors
+/// `probe_failed` where not even one CPU can be found.
+pub fn probe(root: &Root) -> Result<Hardware, Problem> {
+    let mut warnings = Vec::new();
+    let info = CpuInfo::read(root);
+    let groups = Cgroups::read(root);
+    let signs = Signs::read(root, &info, &groups);
+    let cpus = cpu_budget::cpus(root, &info, &groups, &mut warnings);
+    if cpus.online.is_empty() {
+        return Err(no_cpus());
+    }
+    let quota = cpu_budget::quota(root, &groups, &mut warnings);
+    let allowed_nodes = cpu_budget::allowed_nodes(root, &groups);
+    let (mut topology, disputes) = SysfsReader::new(root, &cpus, allowed_nodes.clone()).read();
+    warnings.extend(disputes);
+    kinds::classify(
+        root,
+        &info,
+        &mut topology,
+        &cpus.online,
+        signs.hides_core_kinds(),
+        None,
+    );
+    let allowed_nodes = allowed_nodes.unwrap_or_else(|| topology.nodes.iter().map(|node| node.id).collect());
+    let memory = memory_budget::memory(root, &groups, &topology.nodes, allowed_nodes, &mut warnings);
+    let accelerators = accelerators::inventory(root, signs);
+    let thermal = thermal::read(root, &cpus, &groups);
+    cpu_budget::explain(&cpus, &quota, &mut warnings);
+    signs.explain(memory.total_bytes, &mut warnings);
+    thermal::explain(&thermal, &mut warnings);
+    let arch = arch(root, &info);
+    let mut hardware = Hardware {
+        schema: hardware::SCHEMA,
+        source: root.describe(),
+        cpu_model: info.model_name(),
+        isa: isa::common(&info, &cpus.allowed),
+        sve_bytes: None,
+        quota,
+        memory,
+        nvidia_smi_path: nvidia::tool_path(root),
+        environment: signs.environment(),
+        thermal,
+        class: class::class(&arch, signs.tegra, &accelerators),
+        fingerprint: String::new(),
+        accelerators,
+        arch,
+        cpus,
+        topology,
+        warnings,
+    };
+    hardware.fingerprint = fingerprint::fingerprint(&hardware);
+    Ok(hardware)
+}
+
+fn no_cpus() -> Problem {
+    Problem::new(
+        Code::ProbeFailed,
+        "no CPU could be found in /sys, /proc/self/status or /proc/cpuinfo",
+        "check that /proc and /sys are mounted and readable, or pass a saved machine with `--hardware FILE`",
+    )
+    .why("without CPUs nothing can be planned")
+}
+
+/// The kernel's own name where it states one, else what `/proc/cpuinfo` looks like.
+fn arch(root: &Root, info: &CpuInfo) -> String {
+    let stated = root.line("/proc/sys/kernel/arch");
+    let built_for = || root.is_live().then(|| std::env::consts::ARCH.to_owned());
+    stated
+        .or_else(|| info.arch().map(str::to_owned))
+        .or_else(built_for)
+        .unwrap_or_else(|| "unknown".to_owned())
+}

@@ -9,4 +9,5 @@
 mod architecture;
 mod config;
 mod model;
+mod probe;
 mod support;

@@ -1,0 +1,122 @@
+//! ISA features under one set of names, per CPU.
+//!
+//! In: the `flags`/`Features` words of `/proc/cpuinfo`, or CPUID leaves. Out: sorted names
+//! (`avx2`, `avx512_vnni`, `amx_int8`, `neon`, `dotprod`, …).
+//! Invariant: a feature is listed for a set of CPUs only if every one of them has it, because a thread may run on
+//! any of them.
+
+use std::collections::BTreeSet;
+
+use super::cpuinfo::CpuInfo;
+use crate::base::CpuSet;
+
+/// Kernel word → our name, x86. Names that are equal are listed too: what is not in the table is not reported.
+const X86: &[(&str, &str)] = &[
+    ("sse4_2", "sse4_2"),
+    ("avx", "avx"),
+    ("avx2", "avx2"),
+    ("fma", "fma"),
+    ("f16c", "f16c"),
+    ("bmi2", "bmi2"),
+    ("avx_vnni", "avx_vnni"),
+    ("avx_vnni_int8", "avx_vnni_int8"),
+    ("avx512f", "avx512f"),
+    ("avx512bw", "avx512bw"),
+    ("avx512vl", "avx512vl"),
+    ("avx512dq", "avx512dq"),
+    ("avx512_vnni", "avx512_vnni"),
+    ("avx512_bf16", "avx512_bf16"),
+    ("avx512_fp16", "avx512_fp16"),
+    ("avx512vbmi", "avx512_vbmi"),
+    ("gfni", "gfni"),
+    ("amx_tile", "amx_tile"),
+    ("amx_int8", "amx_int8"),
+    ("amx_bf16", "amx_bf16"),
+    ("amx_fp16", "amx_fp16"),
+];
+
+/// Kernel word → our name, Arm (64-bit words first, then 32-bit `neon`).
+const ARM: &[(&str, &str)] = &[
+    ("asimd", "neon"),
+    ("neon", "neon"),
+    ("asimdhp", "fp16"),
+    ("asimdfhm", "fhm"),
+    ("asimddp", "dotprod"),
+    ("i8mm", "i8mm"),
+    ("bf16", "bf16"),
+    ("sve", "sve"),
+    ("sve2", "sve2"),
+    ("svei8mm", "sve_i8mm"),
+    ("svebf16", "sve_bf16"),
+    ("sme", "sme"),
+    ("sme2", "sme2"),
+];
+
+/// Features in a space-separated word list of `/proc/cpuinfo`.
+#[must_use]
+pub fn from_words(words: &str) -> BTreeSet<String> {
+    let words: BTreeSet<&str> = words.split_whitespace().collect();
+    X86.iter()
+        .chain(ARM)
+        .filter(|(kernel, _)| words.contains(kernel))
+        .map(|(_, ours)| (*ours).to_owned())
+        .collect()
+}
+
+/// Features of one CPU by `/proc/cpuinfo`; `None` if it says nothing of that CPU.
+#[must_use]
+pub fn of_cpu(info: &CpuInfo, cpu: u32) -> Option<BTreeSet<String>> {
+    let words = info.field(cpu, "flags").or_else(|| info.field(cpu, "features"))?;
+    Some(from_words(words))
+}
+
+/// Features that every one of `cpus` has. CPUs of which nothing is known do not count against a feature; if
+/// nothing is known of any (a container may renumber the file), the features common to all listed CPUs are used.
+#[must_use]
+pub fn common(info: &CpuInfo, cpus: &CpuSet) -> Vec<String> {
+    let known: Vec<_> = cpus.iter().filter_map(|cpu| of_cpu(info, cpu)).collect();
+    let known = if known.is_empty() {
+        info.cpus.keys().filter_map(|&cpu| of_cpu(info, cpu)).collect()
+    } else {
+        known
+    };
+    let mut sets = known.into_iter();
+    let Some(first) = sets.next() else {
+        return Vec::new();
+    };
+    sets.fold(first, |all, next| all.intersection(&next).cloned().collect())
+        .into_iter()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arm_combinations_stay_apart() {
+        let names = |words| from_words(words).into_iter().collect::<Vec<_>>();
+        // SME does not imply SVE; 32-bit `neon` and 64-bit `asimd` are the same baseline.
+        assert_eq!(
+            names("fp asimd sme sme2 smei16i64 i8mm bf16"),
+            ["bf16", "i8mm", "neon", "sme", "sme2"]
+        );
+        assert_eq!(
+            names("asimd sve sve2 svei8mm"),
+            ["neon", "sve", "sve2", "sve_i8mm"]
+        );
+        assert_eq!(names("swp neon vfpv3"), ["neon"]);
+        assert_eq!(names("fp asimd asimddp asimdhp"), ["dotprod", "fp16", "neon"]);
+    }
+
+    #[test]
+    fn only_what_all_cpus_have() {
+        let info = CpuInfo::parse(
+            "processor : 0\nFeatures : asimd asimddp i8mm\n\nprocessor : 1\nFeatures : asimd asimddp\n",
+        );
+        assert_eq!(common(&info, &CpuSet::range(0, 1)), ["dotprod", "neon"]);
+        assert_eq!(common(&info, &CpuSet::range(0, 0)), ["dotprod", "i8mm", "neon"]);
+        assert_eq!(common(&info, &CpuSet::range(8, 9)), ["dotprod", "neon"]);
+        assert!(common(&CpuInfo::default(), &CpuSet::range(0, 0)).is_empty());
+    }
+}

@@ -1,0 +1,145 @@
+//! The probe against captured machines: every fixture, every topology snapshot, every CPUID dump.
+
+use std::fs;
+use std::path::Path;
+
+use edge_deploy::probe::{self, Hardware, Root};
+use serde_json::Value;
+
+use crate::support::shared;
+
+fn probe_at(dir: &Path) -> Hardware {
+    let root = Root::snapshot(dir).unwrap();
+    probe::probe(&root).unwrap_or_else(|problem| panic!("{}: {problem}", dir.display()))
+}
+
+/// Keys of expect.json that later rooms answer, and prose.
+const NOT_FACTS: &[&str] = &[
+    "id",
+    "title",
+    "note",
+    "must_not",
+    "decode_threads",
+    "fit",
+    "pin_must_be_subset_of",
+];
+
+/// Faults of `facts` against an expected file, one line each.
+fn compare(facts: &Value, expected: &Value) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (key, want) in expected.as_object().unwrap() {
+        if NOT_FACTS.contains(&key.as_str()) {
+            continue;
+        }
+        let mut check = |name: &str, ok: bool| {
+            if !ok {
+                faults.push(format!("{key}: expected {want}, facts say {}", facts[name]));
+            }
+        };
+        if key == "warning_contains" {
+            let text = facts["warnings"].to_string();
+            check("warnings", text.contains(want.as_str().unwrap()));
+        } else if let Some(name) = key.strip_suffix("_not_contains") {
+            let has = facts[name].as_array().unwrap();
+            check(
+                name,
+                want.as_array().unwrap().iter().all(|item| !has.contains(item)),
+            );
+        } else if let Some(name) = key.strip_suffix("_contains") {
+            let has = facts[name].as_array().unwrap();
+            check(
+                name,
+                want.as_array().unwrap().iter().all(|item| has.contains(item)),
+            );
+        } else if let Some(name) = key.strip_suffix("_min") {
+            check(
+                name,
+                facts[name].as_array().unwrap().len() as u64 >= want.as_u64().unwrap(),
+            );
+        } else if let Some(name) = key.strip_suffix("_max") {
+            check(
+                name,
+                facts[name].as_array().unwrap().len() as u64 <= want.as_u64().unwrap(),
+            );
+        } else {
+            check(key, facts.get(key).is_some_and(|have| holds(have, want)));
+        }
+    }
+    faults
+}
+
+/// Whether a fact is as expected: `{min, max}` is a range, lists match item by item, objects by the keys expected.
+fn holds(have: &Value, want: &Value) -> bool {
+    match want {
+        Value::Object(range) if range.contains_key("min") || range.contains_key("max") => {
+            let Some(have) = have.as_f64() else { return false };
+            range.get("min").is_none_or(|min| have >= min.as_f64().unwrap())
+                && range.get("max").is_none_or(|max| have <= max.as_f64().unwrap())
+        }
+        Value::Object(keys) => keys
+            .iter()
+            .all(|(key, want)| have.get(key).is_some_and(|have| holds(have, want))),
+        Value::Array(items) => have.as_array().is_some_and(|have| {
+            have.len() == items.len() && have.iter().zip(items).all(|(have, want)| holds(have, want))
+        }),
+        Value::Number(number) => have.as_f64().is_some() && have.as_f64() == number.as_f64(),
+        _ => have == want,
+    }
+}
+
+#[test]
+fn every_machine_fixture_holds() {
+    let Some(fixtures) = shared("every_machine_fixture_holds", "fixtures") else {
+        return;
+    };
+    let mut faults = Vec::new();
+    let mut count = 0;
+    for entry in fs::read_dir(fixtures).unwrap() {
+        let folder = entry.unwrap().path();
+        if !folder.join("fsroot").is_dir() {
+            continue;
+        }
+        count += 1;
+        let expected: Value = serde_json::from_slice(&fs::read(folder.join("expect.json")).unwrap()).unwrap();
+        let facts = probe::facts(&probe_at(&folder.join("fsroot")));
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        faults.extend(
+            compare(&facts, &expected)
+                .into_iter()
+                .map(|fault| format!("{name}: {fault}")),
+        );
+        for key in [
+            "logical_cpus_allowed",
+            "cores_allowed",
+            "allowed_cpus",
+            "online_cpus",
+            "allowed_mems",
+        ] {
+            if facts.get(key).is_none_or(Value::is_null) {
+                faults.push(format!("{name}: `{key}` is missing"));
+            }
+        }
+    }
+    assert!(count >= 20, "only {count} machine fixtures were found");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn the_comparison_can_fail() {
+    let facts = serde_json::json!({"cores": 4, "isa": ["neon"], "gpu": [{"name": "x", "unified_memory": true}], "warnings": []});
+    let faults = |expected: Value| compare(&facts, &expected).len();
+    assert_eq!(
+        faults(serde_json::json!({"cores": 4, "isa_contains": ["neon"]})),
+        0
+    );
+    assert_eq!(faults(serde_json::json!({"cores": 5})), 1);
+    assert_eq!(faults(serde_json::json!({"cores": {"min": 5}})), 1);
+    assert_eq!(
+        faults(serde_json::json!({"isa_not_contains": ["neon"], "isa_contains": ["sve"]})),
+        2
+    );
+    assert_eq!(
+        faults(serde_json::json!({"gpu": [{"name": "y"}], "warning_contains": "z", "absent": null})),
+        3
+    );
+}
