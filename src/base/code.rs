@@ -143,6 +143,8 @@ codes! {
     ContextTooLong = "context_too_long", Refused, 400;
     /// An automatic value is smaller than the model's own; said, never silent.
     ContextCapped = "context_capped", Refused, 400;
+    /// The server can be reached from other machines and asks for no key.
+    ServerOpen = "server_open", Config, 400;
     /// The engine uses something other than the plan says.
     ReadbackMismatch = "readback_mismatch", Mismatch, 500;
     /// A worker thread could not be pinned.

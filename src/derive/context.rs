@@ -1,0 +1,376 @@
+//! Context length and number of sequences: what fits is served, what was asked for is honoured or refused.
+//!
+//! In: what memory depends on, the room there is, pins, policy. Out: context, sequences, cache bytes, warnings.
+//! Invariant: a pinned value is never changed; an automatic context never gets shorter with more memory; every
+//! admitted sequence has room for its whole context, so none is ever pushed out.
+
+use super::decision::{Decision, Pin};
+use super::memory::Demand;
+use super::refuse;
+use crate::base::{Bytes, Code, Problem};
+use crate::config::Policy;
+use crate::config::schema::Priority;
+
+/// What somebody set about context and sequences.
+#[derive(Clone, Debug, Default)]
+pub struct ContextPins {
+    /// Tokens of context; 0 = the model's maximum.
+    pub context: Option<Pin<usize>>,
+    /// Sequences at once.
+    pub max_seqs: Option<Pin<usize>>,
+    /// Bytes of KV cache.
+    pub kv_bytes: Option<Pin<Bytes>>,
+    /// Longest context of any stage.
+    pub max_context: Option<Pin<usize>>,
+    /// Most bytes of KV cache of all stages.
+    pub kv_limit: Option<Pin<Bytes>>,
+    /// What matters most.
+    pub priority: Priority,
+    /// Go on although it does not fit.
+    pub force: bool,
+}
+
+/// Context, sequences and cache.
+#[derive(Clone, Debug)]
+pub struct Fit {
+    /// Tokens each sequence may use.
+    pub context: Decision<usize>,
+    /// Sequences at once.
+    pub max_seqs: Decision<usize>,
+    /// Bytes of cache.
+    pub kv_bytes: Decision<Bytes>,
+    /// What a person should know.
+    pub warnings: Vec<Problem>,
+}
+
+/// Chooses within `room` (what may be used less the reserve).
+pub fn fit(
+    demand: &Demand<'_>,
+    policy: &Policy,
+    pins: &ContextPins,
+    available: Bytes,
+    reserve: Bytes,
+) -> Result<Fit, Problem> {
+    let mut demand = demand.clone();
+    demand.kv_pinned = pins.kv_bytes.as_ref().map(|pin| pin.value);
+    let room = Bytes(available.0.saturating_sub(reserve.0));
+    let case = Case {
+        demand: &demand,
+        policy,
+        pins,
+        room,
+        available,
+        reserve,
+    };
+    case.check_pins()?;
+    let mut warnings = Vec::new();
+    let context = match &pins.context {
+        Some(pin) => case.explicit_context(pin, &mut warnings)?,
+        None => case.automatic_context(&mut warnings)?,
+    };
+    let max_seqs = case.sequences(context.value)?;
+    let kv_bytes = match &pins.kv_bytes {
+        Some(pin) => Decision::pinned(
+            pin,
+            format!(
+                "set by {}; {} × {} tokens use {} of it",
+                pin.layer,
+                max_seqs.value,
+                context.value,
+                demand.kv_computed(context.value, max_seqs.value)
+            ),
+        ),
+        None => Decision::derived(
+            demand.kv_computed(context.value, max_seqs.value),
+            "kv.demand",
+            format!(
+                "{} sequences × {} tokens in blocks of {}, {} a sequence, factor {}",
+                max_seqs.value,
+                context.value,
+                demand.kv_block,
+                demand.kv_computed(context.value, 1),
+                demand.kv_headroom
+            ),
+        ),
+    };
+    Ok(Fit {
+        context,
+        max_seqs,
+        kv_bytes,
+        warnings,
+    })
+}
+
+struct Case<'a> {
+    demand: &'a Demand<'a>,
+    policy: &'a Policy,
+    pins: &'a ContextPins,
+    room: Bytes,
+    available: Bytes,
+    reserve: Bytes,
+}
+
+impl Case<'_> {
+    /// The model's own longest context.
+    fn model_maximum(&self) -> usize {
+        usize::try_from(self.demand.card.context_train)
+            .unwrap_or(usize::MAX)
+            .max(1)
+    }
+
+    /// Sequences that must fit in any case.
+    fn least_seqs(&self) -> usize {
+        self.pins.max_seqs.as_ref().map_or(1, |pin| pin.value.max(1))
+    }
+
+    fn fits(&self, context: usize, seqs: usize) -> bool {
+        self.demand.fits(context, seqs, self.room)
+            && self
+                .pins
+                .kv_limit
+                .as_ref()
+                .is_none_or(|limit| self.demand.kv(context, seqs) <= limit.value)
+    }
+
+    fn largest_context(&self, seqs: usize, limit: usize) -> Option<usize> {
+        super::memory::largest(limit, |context| self.fits(context, seqs))
+    }
+
+    fn check_pins(&self) -> Result<(), Problem> {
+        if let Some(pin) = self.pins.max_seqs.as_ref().filter(|pin| pin.value == 0) {
+            return Err(Problem::new(
+                Code::BadValue,
+                format!("{} asks for no sequence at all", pin.named()),
+                "use at least 1, or remove the key",
+            )
+            .at(pin.place.clone()));
+        }
+        if let (Some(pin), Some(limit)) = (&self.pins.kv_bytes, &self.pins.kv_limit)
+            && pin.value > limit.value
+        {
+            return Err(Problem::new(
+                Code::PinUnmet,
+                format!(
+                    "{} asks for {}, but {} allows {}",
+                    pin.named(),
+                    pin.value,
+                    limit.named(),
+                    limit.value
+                ),
+                "lower the one or raise the other",
+            )
+            .at(pin.place.clone()));
+        }
+        Ok(())
+    }
+
+    fn explicit_context(
+        &self,
+        pin: &Pin<usize>,
+        warnings: &mut Vec<Problem>,
+    ) -> Result<Decision<usize>, Problem> {
+        let maximum = self.model_maximum();
+        let wanted = if pin.value == 0 { maximum } else { pin.value };
+        let mut decision = Decision::pinned(pin, format!("set by {}", pin.layer));
+        if pin.value == 0 {
+            decision.value = maximum;
+            decision.because = format!("{} asks for the model's maximum, {maximum} tokens", pin.named());
+        }
+        if let Some(limit) = self
+            .pins
+            .max_context
+            .as_ref()
+            .filter(|limit| wanted > limit.value)
+        {
+            return Err(Problem::new(
+                Code::PinUnmet,
+                format!(
+                    "{} asks for {wanted} tokens, but {} allows {}",
+                    pin.named(),
+                    limit.named(),
+                    limit.value
+                ),
+                format!("use at most {}, or raise the limit", limit.value),
+            )
+            .at(pin.place.clone()));
+        }
+        if wanted > maximum {
+            let problem = |severe: bool| {
+                let make = if severe { Problem::new } else { Problem::warning };
+                make(
+                    Code::ContextTooLong,
+                    format!(
+                        "{} asks for {wanted} tokens, but the model was trained for {maximum}",
+                        pin.named()
+                    ),
+                    format!(
+                        "use `--context {maximum}` or less{}",
+                        if severe { ", or add `--force`" } else { "" }
+                    ),
+                )
+                .why("beyond its training a model's answers fall apart")
+                .at(pin.place.clone())
+            };
+            if !self.pins.force {
+                return Err(problem(true));
+            }
+            warnings.push(problem(false));
+        }
+        if !self.fits(wanted, self.least_seqs()) {
+            let largest = self.largest_context(self.least_seqs(), wanted);
+            let problem = refuse::context(&self.shortage(wanted), pin, largest);
+            if !self.pins.force {
+                return Err(problem);
+            }
+            warnings.push(refuse::forced(problem));
+        }
+        Ok(decision)
+    }
+
+    fn automatic_context(&self, warnings: &mut Vec<Problem>) -> Result<Decision<usize>, Problem> {
+        let maximum = self.model_maximum();
+        let agentic = self.pins.priority == Priority::Agentic;
+        let mut wanted = maximum;
+        let mut bound = None;
+        if let Some(limit) = self
+            .pins
+            .max_context
+            .as_ref()
+            .filter(|limit| limit.value < wanted)
+        {
+            wanted = limit.value.max(1);
+            bound = Some(limit.named());
+        }
+        // With the priority `agentic` one sequence gets all the context that fits.
+        if !agentic && self.policy.context_cap < wanted {
+            wanted = self.policy.context_cap.max(1);
+            bound = Some("`policy.context_cap`".to_owned());
+        }
+        let floor = self.policy.context_floor.min(wanted);
+        let fitting = self.largest_context(self.least_seqs(), wanted);
+        let context = match fitting {
+            Some(fits) if fits >= floor => {
+                if fits < wanted {
+                    bound = Some(format!(
+                        "memory: {} available less {} reserve",
+                        self.available, self.reserve
+                    ));
+                }
+                fits
+            }
+            _ => {
+                let problem = refuse::memory(&self.shortage(floor), fitting);
+                if !self.pins.force {
+                    return Err(problem);
+                }
+                warnings.push(refuse::forced(problem));
+                bound = Some("memory: even the shortest context exceeds it".to_owned());
+                floor
+            }
+        };
+        if context < maximum {
+            let by = bound.clone().unwrap_or_else(|| "a limit".to_owned());
+            let fits = self.largest_context(self.least_seqs(), maximum);
+            warnings.push(
+                Problem::warning(
+                    Code::ContextCapped,
+                    format!("the context is {context} tokens, the model's own is {maximum}; bounded by {by}"),
+                    match fits {
+                        Some(fits) if fits > context => {
+                            format!("`--context N` sets another; up to {fits} fit this machine")
+                        }
+                        _ => "more memory, a smaller model or fewer sequences allow a longer one".to_owned(),
+                    },
+                )
+                .with(serde_json::json!({
+                    "context": context,
+                    "context_train": maximum,
+                    "largest_context": fits,
+                    "kv_bytes": self.demand.kv(context, self.least_seqs()),
+                    "kv_bytes_at_train": self.demand.kv_computed(maximum, self.least_seqs()),
+                })),
+            );
+        }
+        let because = format!(
+            "the least of the model's {maximum}, {} and what fits ({}), for {} of cache",
+            if agentic {
+                "no policy cap (`priority: agentic`)".to_owned()
+            } else {
+                format!("the policy's {}", self.policy.context_cap)
+            },
+            fitting.map_or_else(
+                || "nothing".to_owned(),
+                |fits| if fits >= wanted {
+                    "all of it".to_owned()
+                } else {
+                    fits.to_string()
+                }
+            ),
+            self.demand.kv(context, self.least_seqs())
+        );
+        Ok(Decision::derived(context, "context.automatic", because).bounded(bound))
+    }
+
+    fn sequences(&self, context: usize) -> Result<Decision<usize>, Problem> {
+        if let Some(pin) = &self.pins.max_seqs {
+            // The context was chosen with this many sequences; a pinned context was checked with them.
+            return Ok(Decision::pinned(
+                pin,
+                format!("set by {}; each has room for {context} tokens", pin.layer),
+            ));
+        }
+        let most = if self.pins.priority == Priority::Agentic {
+            1
+        } else {
+            self.policy.max_seqs.max(1)
+        };
+        let fitting = super::memory::largest(most, |seqs| self.fits(context, seqs));
+        let Some(fitting) = fitting else {
+            // With `--force` the context was found too long above, and a warning says so.
+            if !self.pins.force {
+                return Err(refuse::memory(
+                    &self.shortage(context),
+                    self.largest_context(1, context),
+                ));
+            }
+            return Ok(
+                Decision::derived(1, "seqs.admission", "forced: not even one fits")
+                    .bounded(Some("memory".to_owned())),
+            );
+        };
+        let bound = if fitting < most {
+            Some(format!("memory: {} more do not fit", most - fitting))
+        } else {
+            None
+        };
+        Ok(Decision::derived(
+            fitting,
+            "seqs.admission",
+            format!(
+                "each sequence owns its cache for {context} tokens ({}), so none is ever pushed out; policy allows {most}, {fitting} fit",
+                self.demand.kv_computed(context, 1)
+            ),
+        )
+        .bounded(bound))
+    }
+
+    fn shortage(&self, context: usize) -> refuse::Shortage {
+        refuse::Shortage {
+            ledger: self
+                .demand
+                .ledger(context, self.least_seqs(), self.available, self.reserve),
+            context,
+            max_seqs: self.least_seqs(),
+            kv_limit: self
+                .pins
+                .kv_bytes
+                .as_ref()
+                .or(self.pins.kv_limit.as_ref())
+                .map(|pin| (pin.named(), pin.value)),
+            kv_needed: self.demand.kv_computed(context, self.least_seqs()),
+            seqs_with_less: (self.least_seqs() > 1)
+                .then(|| super::memory::largest(self.least_seqs() - 1, |seqs| self.fits(context, seqs)))
+                .flatten(),
+        }
+    }
+}

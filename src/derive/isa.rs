@@ -1,0 +1,133 @@
+//! The instruction-set cap: which kernel table the engine may choose at best.
+//!
+//! In: the features of the allowed CPUs and a pin. Out: `best` or the name of a cap.
+//! Invariant: a cap lowers the choice and never raises it; the engine checks the live CPU again.
+
+use super::decision::{Decision, Pin};
+use crate::base::{Code, Problem};
+use crate::probe::Hardware;
+
+/// No limit.
+pub const BEST: &str = "best";
+
+/// Caps in rising order by architecture, each with the features that its kernels use.
+const CAPS: &[(&str, &str, &[&str])] = &[
+    ("x86_64", "scalar", &[]),
+    ("x86_64", "avx2", &["avx2", "fma", "f16c"]),
+    ("x86_64", "avx512", &["avx512f", "avx512bw", "avx512vl"]),
+    (
+        "x86_64",
+        "avx512_vnni",
+        &["avx512f", "avx512bw", "avx512vl", "avx512_vnni"],
+    ),
+    ("x86_64", "avx512_bf16", &["avx512f", "avx512_bf16"]),
+    ("x86_64", "amx", &["amx_tile", "amx_int8"]),
+    ("aarch64", "scalar", &[]),
+    ("aarch64", "neon", &["neon"]),
+    ("aarch64", "dotprod", &["neon", "dotprod"]),
+    ("aarch64", "i8mm", &["neon", "i8mm"]),
+    ("aarch64", "bf16", &["neon", "bf16"]),
+    ("aarch64", "sve", &["sve"]),
+];
+
+/// The cap for a stage, and a warning when the cap asks for more than the processor has.
+pub fn cap(
+    hardware: &Hardware,
+    pin: Option<&Pin<String>>,
+) -> Result<(Decision<String>, Vec<Problem>), Problem> {
+    let has = |feature: &&str| hardware.isa.iter().any(|f| f == feature);
+    let Some(pin) = pin else {
+        let because = format!(
+            "no cap: the engine takes the best kernels for {} with {}",
+            hardware.arch,
+            listed(&hardware.isa)
+        );
+        return Ok((
+            Decision::derived(BEST.to_owned(), "isa.best", because),
+            Vec::new(),
+        ));
+    };
+    if pin.value == BEST {
+        return Ok((Decision::pinned(pin, "no cap"), Vec::new()));
+    }
+    let of_arch = || CAPS.iter().filter(|(arch, ..)| *arch == hardware.arch);
+    let names = || of_arch().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
+    let Some((_, _, needs)) = of_arch().find(|(_, name, _)| *name == pin.value) else {
+        let known_elsewhere = CAPS.iter().any(|(_, name, _)| *name == pin.value);
+        // `scalar` exists everywhere, also on architectures without a row above.
+        if pin.value == "scalar" {
+            return Ok((Decision::pinned(pin, "portable kernels only"), Vec::new()));
+        }
+        let (code, what) = if known_elsewhere {
+            (
+                Code::PinUnmet,
+                format!(
+                    "{} asks for `{}`, which is not an instruction set of {}",
+                    pin.named(),
+                    pin.value,
+                    hardware.arch
+                ),
+            )
+        } else {
+            (
+                Code::BadValue,
+                format!(
+                    "{} names the instruction set `{}`, which is not known",
+                    pin.named(),
+                    pin.value
+                ),
+            )
+        };
+        let remedy = format!(
+            "use one of: {BEST}, {}",
+            if names().is_empty() {
+                "scalar".to_owned()
+            } else {
+                names()
+            }
+        );
+        return Err(Problem::new(code, what, remedy).at(pin.place.clone()));
+    };
+    let missing: Vec<&str> = needs.iter().filter(|f| !has(f)).copied().collect();
+    if missing.is_empty() {
+        return Ok((
+            Decision::pinned(
+                pin,
+                format!("kernels up to `{}`, which this processor has", pin.value),
+            ),
+            Vec::new(),
+        ));
+    }
+    let best = of_arch()
+        .rfind(|(_, _, needs)| needs.iter().all(|f| has(f)))
+        .map_or("scalar", |(_, name, _)| name);
+    let warning = Problem::warning(
+        Code::HardwareLimit,
+        format!(
+            "{} allows kernels up to `{}`, but the processor lacks {}",
+            pin.named(),
+            pin.value,
+            missing.join(", ")
+        ),
+        format!(
+            "nothing to do, `{best}` or below will run; `isa_cap: best` says the same without this message"
+        ),
+    )
+    .why("a cap only lowers the choice; it cannot add what the processor does not have")
+    .at(pin.place.clone());
+    let decision = Decision::pinned(
+        pin,
+        format!("a cap above what the processor has; at best `{best}` runs"),
+    )
+    .bounded(Some(format!("processor without {}", missing.join(", "))));
+    Ok((decision, vec![warning]))
+}
+
+/// A short list of features for a sentence.
+fn listed(isa: &[String]) -> String {
+    if isa.is_empty() {
+        "no known extension".to_owned()
+    } else {
+        isa.join(", ")
+    }
+}

@@ -1,0 +1,401 @@
+//! The memory ledger: every item that will be held, for any context and number of sequences.
+//!
+//! In: the model's facts, element types, batch and thread counts, policy. Out: items and their sums.
+//! Invariant: sums count anonymous memory, which cannot be dropped; mapped file pages are listed and not counted,
+//! because the kernel drops them when memory is short. A longer context or more sequences never need less.
+
+use serde::{Deserialize, Serialize};
+
+use super::weight_path::HeldWeights;
+use crate::base::{Bytes, Dtype};
+use crate::config::Policy;
+use crate::model::card::{DecoderSpec, RopeSpec};
+use crate::model::{ModelCard, kv};
+
+/// Bytes that a tokenizer takes for each entry: its text in two tables, its merge rank and its score.
+const TOKENIZER_BYTES_PER_ENTRY: u64 = 256;
+/// Touched stack and queues of one worker.
+const WORKER_BYTES: u64 = 256 << 10;
+
+/// Where the memory goes, itemised.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Items, largest first.
+    pub items: Vec<LedgerItem>,
+    /// Sum of the anonymous items that stay.
+    pub steady_bytes: Bytes,
+    /// Largest anonymous total at any time: the greater of loading and serving.
+    pub peak_bytes: Bytes,
+    /// Mapped file pages at most; the kernel can drop them, so they are not in the sums.
+    pub mapped_bytes: Bytes,
+    /// What may be used.
+    pub available_bytes: Bytes,
+    /// Kept free for the system, not counted in the sums.
+    pub reserve_bytes: Bytes,
+}
+
+/// One item of the ledger.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LedgerItem {
+    /// `weights`, `kv`, `activations`, `rope`, `tokenizer`, `process`, `load_transient` or `source_mapping`.
+    pub name: String,
+    /// Size.
+    pub bytes: Bytes,
+    /// Anonymous memory (`true`) or pages of a mapped file (`false`).
+    pub anonymous: bool,
+    /// Stays after loading (`true`) or only while loading (`false`).
+    pub steady: bool,
+    /// How it was computed, with numbers.
+    pub because: String,
+}
+
+/// Everything that memory depends on beside context and sequences.
+#[derive(Clone, Debug)]
+pub struct Demand<'a> {
+    /// The model.
+    pub card: &'a ModelCard,
+    /// Its weights as held.
+    pub held: &'a HeldWeights,
+    /// Element type of the KV cache.
+    pub kv_dtype: Dtype,
+    /// The context is rounded up to this many tokens for the cache.
+    pub kv_block: usize,
+    /// Factor on the cache's computed size.
+    pub kv_headroom: f64,
+    /// Cache size somebody set, charged instead of the computed one.
+    pub kv_pinned: Option<Bytes>,
+    /// Tokens of prompt in one pass.
+    pub prefill_batch: usize,
+    /// Workers.
+    pub threads: usize,
+    /// Factor on the computed size of work buffers.
+    pub activation_headroom: f64,
+    /// The process beside all else.
+    pub process: Bytes,
+}
+
+impl<'a> Demand<'a> {
+    /// With the policy's factors.
+    #[must_use]
+    pub fn new(
+        card: &'a ModelCard,
+        held: &'a HeldWeights,
+        policy: &Policy,
+        kv_dtype: Dtype,
+        threads: usize,
+    ) -> Self {
+        Self {
+            card,
+            held,
+            kv_dtype,
+            kv_block: policy.kv_block.max(1),
+            kv_headroom: policy.kv_headroom,
+            kv_pinned: None,
+            prefill_batch: policy.prefill_batch.max(1),
+            threads,
+            activation_headroom: policy.activation_headroom,
+            process: policy.process_bytes,
+        }
+    }
+
+    /// The context rounded up to whole blocks.
+    #[must_use]
+    pub fn rounded(&self, context: usize) -> usize {
+        let block = self.kv_block.max(1);
+        context.div_ceil(block).saturating_mul(block)
+    }
+
+    /// Bytes of KV cache by the formula, with headroom, regardless of a pin.
+    #[must_use]
+    pub fn kv_computed(&self, context: usize, max_seqs: usize) -> Bytes {
+        let exact = kv::kv_bytes(
+            &self.card.decoder,
+            self.rounded(context),
+            max_seqs,
+            self.kv_dtype.bytes(),
+            self.prefill_batch,
+        );
+        Bytes(scaled(exact.0, self.kv_headroom))
+    }
+
+    /// Bytes of KV cache that the plan charges.
+    #[must_use]
+    pub fn kv(&self, context: usize, max_seqs: usize) -> Bytes {
+        self.kv_pinned
+            .unwrap_or_else(|| self.kv_computed(context, max_seqs))
+    }
+
+    /// Work buffers of one pass.
+    #[must_use]
+    pub fn activations(&self, context: usize, max_seqs: usize) -> Bytes {
+        let spec = &self.card.decoder;
+        let rows = self.prefill_batch.min(self.rounded(context)).max(max_seqs) as u64;
+        // In f32, for each row: residual, normed input and branch output; q, k, v and attention output; gate and up.
+        let row = 3 * spec.hidden
+            + spec.heads * (spec.head_dim + spec.value_dim)
+            + spec.kv_heads * (spec.head_dim + spec.value_dim)
+            + 2 * spec.ffn;
+        // The widest input once more as 8-bit codes with scales for the quantised products.
+        let quantised = spec.hidden.max(spec.ffn).max(spec.heads * spec.value_dim);
+        let row_bytes = (row as u64)
+            .saturating_mul(4)
+            .saturating_add(quantised as u64 * 5 / 4);
+        // Attention scores of one head for each worker; logits and the sampler's copy with indexes.
+        let scores = (self.threads as u64)
+            .saturating_mul(self.rounded(context) as u64)
+            .saturating_mul(4);
+        let logits = (max_seqs as u64)
+            .saturating_mul(spec.vocab as u64)
+            .saturating_mul(4 + 8);
+        let exact = rows
+            .saturating_mul(row_bytes)
+            .saturating_add(scores)
+            .saturating_add(logits);
+        Bytes(scaled(exact, self.activation_headroom))
+    }
+
+    /// Sine and cosine tables for every distinct rotary embedding.
+    #[must_use]
+    pub fn rope(&self, context: usize) -> Bytes {
+        let dims: u64 = distinct_ropes(&self.card.decoder)
+            .iter()
+            .map(|rope| rope.dims as u64)
+            .sum();
+        Bytes(
+            dims.saturating_mul(self.rounded(context) as u64)
+                .saturating_mul(4),
+        )
+    }
+
+    /// All items for a context and a number of sequences, largest first.
+    #[must_use]
+    pub fn items(&self, context: usize, max_seqs: usize) -> Vec<LedgerItem> {
+        let item = |name: &str, bytes: u64, anonymous, steady, because: String| LedgerItem {
+            name: name.to_owned(),
+            bytes: Bytes(bytes),
+            anonymous,
+            steady,
+            because,
+        };
+        let spec = &self.card.decoder;
+        let tokens = self.rounded(context);
+        let full = kv::slots_by_layer(spec, tokens, self.prefill_batch)
+            .iter()
+            .filter(|&&slots| slots == tokens)
+            .count();
+        let kv_because = match self.kv_pinned {
+            Some(_) => format!(
+                "as pinned; {max_seqs} × {context} tokens use {} of it",
+                self.kv_computed(context, max_seqs)
+            ),
+            None => format!(
+                "{max_seqs} sequences × {tokens} tokens × {} KV heads × ({} + {}) × {} bytes on {full} of {} layers, less on those with a window{}",
+                spec.kv_heads,
+                spec.head_dim,
+                spec.value_dim,
+                self.kv_dtype.bytes(),
+                spec.layers.len(),
+                if self.kv_headroom > 1.0 {
+                    format!(", × {} headroom", self.kv_headroom)
+                } else {
+                    ", no headroom: every sequence owns its slots".to_owned()
+                }
+            ),
+        };
+        let mut items = vec![
+            item(
+                "weights",
+                self.held.bytes,
+                true,
+                true,
+                format!(
+                    "{} weights in {} tensors, in their stored blocks",
+                    self.held.elements,
+                    self.card.tensors.len()
+                ),
+            ),
+            item("kv", self.kv(context, max_seqs).0, true, true, kv_because),
+            item(
+                "activations",
+                self.activations(context, max_seqs).0,
+                true,
+                true,
+                format!(
+                    "work buffers for {} rows, scores of {} workers over {tokens} tokens, logits of {max_seqs} × {}; × {} headroom",
+                    self.prefill_batch.min(tokens).max(max_seqs),
+                    self.threads,
+                    spec.vocab,
+                    self.activation_headroom
+                ),
+            ),
+            item(
+                "rope",
+                self.rope(context).0,
+                true,
+                true,
+                format!(
+                    "{} tables of sine and cosine for {tokens} positions",
+                    distinct_ropes(spec).len()
+                ),
+            ),
+            item(
+                "tokenizer",
+                (self.card.tokenizer.vocab as u64).saturating_mul(TOKENIZER_BYTES_PER_ENTRY),
+                true,
+                true,
+                format!(
+                    "{} entries × {TOKENIZER_BYTES_PER_ENTRY} bytes",
+                    self.card.tokenizer.vocab
+                ),
+            ),
+            item(
+                "process",
+                self.process
+                    .0
+                    .saturating_add((self.threads as u64).saturating_mul(WORKER_BYTES)),
+                true,
+                true,
+                format!(
+                    "{} for code and server, {} workers × {}",
+                    self.process,
+                    self.threads,
+                    Bytes(WORKER_BYTES)
+                ),
+            ),
+            item(
+                "load_transient",
+                self.held.largest,
+                true,
+                false,
+                "the largest tensor once more while it is being laid out".to_owned(),
+            ),
+            item(
+                "source_mapping",
+                self.card.file_bytes.0,
+                false,
+                false,
+                "pages of the mapped weight files, given back as tensors are laid out".to_owned(),
+            ),
+        ];
+        items.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        items
+    }
+
+    /// The ledger against what may be used.
+    #[must_use]
+    pub fn ledger(&self, context: usize, max_seqs: usize, available: Bytes, reserve: Bytes) -> Ledger {
+        let items = self.items(context, max_seqs);
+        let sum = |wanted: &dyn Fn(&LedgerItem) -> bool| {
+            items
+                .iter()
+                .filter(|i| wanted(i))
+                .fold(0u64, |sum, i| sum.saturating_add(i.bytes.0))
+        };
+        let steady = sum(&|i| i.anonymous && i.steady);
+        // Caches and buffers are made after the weights, so the load transient does not come on top of them.
+        let late = ["kv", "activations", "rope"];
+        let loading = sum(&|i| i.anonymous && !late.contains(&i.name.as_str()));
+        Ledger {
+            steady_bytes: Bytes(steady),
+            peak_bytes: Bytes(steady.max(loading)),
+            mapped_bytes: Bytes(sum(&|i| !i.anonymous)),
+            available_bytes: available,
+            reserve_bytes: reserve,
+            items,
+        }
+    }
+
+    /// Largest anonymous total at any time.
+    #[must_use]
+    pub fn peak(&self, context: usize, max_seqs: usize) -> Bytes {
+        let tokenizer = (self.card.tokenizer.vocab as u64).saturating_mul(TOKENIZER_BYTES_PER_ENTRY);
+        let workers = (self.threads as u64).saturating_mul(WORKER_BYTES);
+        let base = [self.held.bytes, tokenizer, self.process.0, workers]
+            .iter()
+            .fold(0u64, |sum, &n| sum.saturating_add(n));
+        let serving = [
+            self.kv(context, max_seqs).0,
+            self.activations(context, max_seqs).0,
+            self.rope(context).0,
+        ]
+        .iter()
+        .fold(base, |sum, &n| sum.saturating_add(n));
+        Bytes(serving.max(base.saturating_add(self.held.largest)))
+    }
+
+    /// The longest context up to `limit` that fits with `max_seqs` sequences, or `None` if not even one block does.
+    #[must_use]
+    pub fn largest_context(&self, max_seqs: usize, limit: usize, room: Bytes) -> Option<usize> {
+        largest(limit, |context| self.fits(context, max_seqs, room))
+    }
+
+    /// The most sequences up to `limit` that fit with this context.
+    #[must_use]
+    pub fn most_seqs(&self, context: usize, limit: usize, room: Bytes) -> Option<usize> {
+        largest(limit, |seqs| self.fits(context, seqs, room))
+    }
+
+    /// Whether a context with so many sequences fits into `room`, and into the cache size somebody set.
+    #[must_use]
+    pub fn fits(&self, context: usize, max_seqs: usize, room: Bytes) -> bool {
+        self.peak(context, max_seqs) <= room
+            && self
+                .kv_pinned
+                .is_none_or(|pinned| self.kv_computed(context, max_seqs) <= pinned)
+    }
+}
+
+/// The largest number in `1..=limit` that `fits`, given that fitting never comes back once lost.
+pub(super) fn largest(limit: usize, fits: impl Fn(usize) -> bool) -> Option<usize> {
+    if limit == 0 || !fits(1) {
+        return None;
+    }
+    let (mut good, mut bad) = (1, limit.saturating_add(1));
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if fits(middle) { good = middle } else { bad = middle }
+    }
+    Some(good)
+}
+
+/// `bytes × factor`, rounded up; a factor that is not a number of at least 1 counts as 1.
+fn scaled(bytes: u64, factor: f64) -> u64 {
+    if factor.is_finite() && factor > 1.0 {
+        (bytes as f64 * factor).ceil() as u64
+    } else {
+        bytes
+    }
+}
+
+fn distinct_ropes(spec: &DecoderSpec) -> Vec<&RopeSpec> {
+    let mut ropes: Vec<&RopeSpec> = Vec::new();
+    for layer in &spec.layers {
+        if !ropes.contains(&&layer.rope) {
+            ropes.push(&layer.rope);
+        }
+    }
+    ropes
+}
+
+/// What may be used and what of it is kept free. `credit` is what will be freed before loading.
+#[must_use]
+pub fn room(
+    hardware: &crate::probe::Hardware,
+    policy: &Policy,
+    limit: Option<Bytes>,
+    credit: Bytes,
+) -> (Bytes, Bytes) {
+    let memory = &hardware.memory;
+    let credited = memory.available_bytes.0.saturating_add(credit.0);
+    let mut available = Bytes(credited.min(memory.total_bytes.0.max(memory.available_bytes.0)));
+    // Above the soft limit the kernel slows the whole group down, so it bounds the plan like a hard one.
+    for bound in [memory.soft_limit_bytes, limit].into_iter().flatten() {
+        available = available.min(bound);
+    }
+    let share = policy.reserve_share.clamp(0.0, 0.9);
+    let reserve = policy
+        .reserve_bytes
+        .max(Bytes((available.0 as f64 * share) as u64));
+    // On a very small machine a fixed reserve would leave nothing: at most half of what there is.
+    (available, reserve.min(Bytes(available.0 / 2)))
+}

@@ -1,0 +1,154 @@
+//! Refusals for want of memory: what is short, by item, and what would fit.
+//!
+//! In: a ledger that does not fit, computed alternatives. Out: one problem with numbers for people and machines.
+//! Invariant: a remedy names only values that were computed to fit.
+
+use serde_json::json;
+
+use super::decision::Pin;
+use super::memory::Ledger;
+use crate::base::{Bytes, Code, Problem, Severity};
+
+/// A plan that does not fit.
+#[derive(Clone, Debug)]
+pub struct Shortage {
+    /// Its ledger.
+    pub ledger: Ledger,
+    /// Its context.
+    pub context: usize,
+    /// Its sequences.
+    pub max_seqs: usize,
+    /// A bound on the cache that somebody set.
+    pub kv_limit: Option<(String, Bytes)>,
+    /// Cache that context and sequences need.
+    pub kv_needed: Bytes,
+    /// Fewer sequences that would fit the same context.
+    pub seqs_with_less: Option<usize>,
+}
+
+impl Shortage {
+    fn needed(&self) -> Bytes {
+        Bytes(
+            self.ledger
+                .peak_bytes
+                .0
+                .saturating_add(self.ledger.reserve_bytes.0),
+        )
+    }
+
+    fn short(&self) -> Bytes {
+        Bytes(self.needed().0.saturating_sub(self.ledger.available_bytes.0))
+    }
+
+    /// `weights 1.2 GiB, kv 448.0 MiB, …`, anonymous items only.
+    fn items(&self) -> String {
+        let listed: Vec<String> = self
+            .ledger
+            .items
+            .iter()
+            .filter(|item| item.anonymous && item.bytes.0 > 0)
+            .map(|item| format!("{} {}", item.name, item.bytes))
+            .collect();
+        listed.join(", ")
+    }
+
+    /// What is short, in one sentence.
+    fn what(&self) -> String {
+        if let Some((name, limit)) = &self.kv_limit
+            && self.kv_needed > *limit
+        {
+            return format!(
+                "{} × {} tokens need {} of KV cache, but {name} allows {limit}",
+                self.max_seqs, self.context, self.kv_needed
+            );
+        }
+        format!(
+            "{} × {} tokens need {}, but {} is available: {} short",
+            self.max_seqs,
+            self.context,
+            self.needed(),
+            self.ledger.available_bytes,
+            self.short()
+        )
+    }
+
+    fn why(&self) -> String {
+        format!(
+            "the plan would hold {}; {} is kept free for the system",
+            self.items(),
+            self.ledger.reserve_bytes
+        )
+    }
+
+    fn details(&self, largest: Option<usize>) -> serde_json::Value {
+        json!({
+            "needed_bytes": self.needed(),
+            "available_bytes": self.ledger.available_bytes,
+            "short_bytes": self.short(),
+            "reserve_bytes": self.ledger.reserve_bytes,
+            "context": self.context,
+            "max_seqs": self.max_seqs,
+            "kv_bytes": self.kv_needed,
+            "largest_context": largest,
+            "fewer_seqs_that_fit": self.seqs_with_less,
+            "items": self.ledger.items.iter().map(|item| json!({
+                "name": item.name, "bytes": item.bytes, "anonymous": item.anonymous, "steady": item.steady,
+            })).collect::<Vec<_>>(),
+        })
+    }
+
+    fn remedies(&self, largest: Option<usize>) -> Vec<String> {
+        let mut remedies = Vec::new();
+        if let Some(largest) = largest.filter(|&n| n < self.context) {
+            remedies.push(format!("`--context {largest}` is the longest that fits"));
+        }
+        if let Some(seqs) = self.seqs_with_less {
+            remedies.push(format!("`max_seqs: {seqs}` fits with {} tokens", self.context));
+        }
+        if largest.is_none() && self.seqs_with_less.is_none() {
+            remedies.push(format!(
+                "free {}, or use a smaller model or one with fewer bits a weight",
+                self.short()
+            ));
+        }
+        remedies
+    }
+}
+
+/// An explicit context that does not fit.
+#[must_use]
+pub fn context(shortage: &Shortage, pin: &Pin<usize>, largest: Option<usize>) -> Problem {
+    let mut remedies = shortage.remedies(largest);
+    remedies.push("`--force` goes on all the same".to_owned());
+    Problem::new(
+        Code::ContextTooLong,
+        format!("{} cannot be met: {}", pin.named(), shortage.what()),
+        remedies.join("; "),
+    )
+    .why(shortage.why())
+    .at(pin.place.clone())
+    .with(shortage.details(largest))
+}
+
+/// A model that does not fit with any context worth serving.
+#[must_use]
+pub fn memory(shortage: &Shortage, largest: Option<usize>) -> Problem {
+    let mut remedies = shortage.remedies(largest);
+    remedies.push("`--force` goes on all the same".to_owned());
+    Problem::new(Code::MemoryShort, shortage.what(), remedies.join("; "))
+        .why(shortage.why())
+        .with(shortage.details(largest))
+}
+
+/// The same as a warning, because somebody asked to go on.
+#[must_use]
+pub fn forced(problem: Problem) -> Problem {
+    Problem {
+        severity: Severity::Warning,
+        why: format!(
+            "{}; going on as asked: the system may swap, or kill this process or another",
+            problem.why
+        ),
+        ..problem
+    }
+}

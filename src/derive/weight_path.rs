@@ -1,0 +1,118 @@
+//! The weight path: how weights are held and multiplied, and how many bits they really take.
+//!
+//! In: every tensor's type and shape. Out: the path's name with bits per weight from the bytes as held.
+//! Invariant: only a path with kernels can be chosen; sizes come from the tensors, never from a format's name.
+
+use std::collections::BTreeMap;
+
+use super::decision::{Decision, Pin};
+use crate::base::{Bytes, Code, Problem};
+use crate::model::ModelCard;
+use crate::model::card::{TensorFact, TensorType};
+
+/// Weights stay in the blocks they are stored in.
+pub const NATIVE: &str = "native";
+/// Paths that have kernels.
+pub const PATHS: &[&str] = &[NATIVE];
+
+/// Bytes of one block as the engine holds it.
+///
+/// Every type keeps its file layout except those of less than 4 bits, whose codes are spread to 4 bits at load so
+/// that one product kernel serves them (256 codes of 4 bits, 16 group scales and minima, the block's own scales).
+#[must_use]
+pub fn held_block_bytes(kind: TensorType) -> usize {
+    kind.block_bytes()
+}
+
+/// Bytes of a tensor as the engine holds it.
+#[must_use]
+pub fn held_bytes(tensor: &TensorFact) -> u64 {
+    let block = tensor.dtype.block_bytes().max(1) as u64;
+    (tensor.bytes.0 / block).saturating_mul(held_block_bytes(tensor.dtype) as u64)
+}
+
+/// All weights as the engine holds them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeldWeights {
+    /// Sum.
+    pub bytes: u64,
+    /// The largest single tensor.
+    pub largest: u64,
+    /// By format name.
+    pub by_format: BTreeMap<&'static str, u64>,
+    /// Elements in all tensors.
+    pub elements: u64,
+}
+
+/// Sums the tensors; a card without tensors is charged by its file size.
+#[must_use]
+pub fn held_weights(card: &ModelCard) -> HeldWeights {
+    let mut held = HeldWeights::default();
+    for tensor in &card.tensors {
+        let bytes = held_bytes(tensor);
+        held.bytes = held.bytes.saturating_add(bytes);
+        held.largest = held.largest.max(bytes);
+        let sum = held.by_format.entry(tensor.dtype.as_str()).or_default();
+        *sum = sum.saturating_add(bytes);
+        let elements = tensor.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d));
+        held.elements = held.elements.saturating_add(elements);
+    }
+    if card.tensors.is_empty() {
+        held.bytes = card.file_bytes.0;
+        held.elements = card.parameters;
+    }
+    held
+}
+
+/// The path for a stage.
+pub fn choose(
+    held: &HeldWeights,
+    stage: &str,
+    pin: Option<&Pin<String>>,
+) -> Result<Decision<String>, Problem> {
+    let layout = description(held);
+    match pin {
+        None => Ok(Decision::derived(NATIVE.to_owned(), "weight_path.native", layout)),
+        Some(pin) if PATHS.contains(&pin.value.as_str()) => Ok(Decision::pinned(pin, layout)),
+        Some(pin) => Err(Problem::new(
+            Code::PinUnmet,
+            format!(
+                "{} asks for the weight path `{}`, which stage `{stage}` has no kernels for",
+                pin.named(),
+                pin.value
+            ),
+            format!("use one of: {}; or remove the key", PATHS.join(", ")),
+        )
+        .at(pin.place.clone())),
+    }
+}
+
+/// Formats with their bytes and the bits per weight that follow.
+fn description(held: &HeldWeights) -> String {
+    if held.elements == 0 {
+        return "weights stay as the file stores them".to_owned();
+    }
+    let mut formats: Vec<_> = held.by_format.iter().collect();
+    formats.sort_by_key(|&(_, bytes)| std::cmp::Reverse(*bytes));
+    let listed: Vec<String> = formats
+        .iter()
+        .map(|(name, bytes)| format!("{name} {}", Bytes(**bytes)))
+        .collect();
+    format!(
+        "weights stay in the blocks they are stored in: {:.2} bits a weight ({} for {} weights{}{})",
+        bits_per_weight(held),
+        Bytes(held.bytes),
+        held.elements,
+        if listed.is_empty() { "" } else { ": " },
+        listed.join(", ")
+    )
+}
+
+/// Bits per weight as held.
+#[must_use]
+pub fn bits_per_weight(held: &HeldWeights) -> f64 {
+    if held.elements == 0 {
+        return 0.0;
+    }
+    held.bytes as f64 * 8.0 / held.elements as f64
+}
