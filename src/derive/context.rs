@@ -10,6 +10,7 @@ use super::refuse;
 use crate::base::{Bytes, Code, Problem};
 use crate::config::Policy;
 use crate::config::schema::Priority;
+use crate::model::kv;
 
 /// What somebody set about context and sequences.
 #[derive(Clone, Debug, Default)]
@@ -87,7 +88,7 @@ pub fn fit(
                 "{} sequences × {} tokens in blocks of {}, {} a sequence, factor {}",
                 max_seqs.value,
                 context.value,
-                demand.kv_block,
+                kv::BLOCK,
                 demand.kv_computed(context.value, 1),
                 demand.kv_headroom
             ),

@@ -7,6 +7,7 @@ use super::decision::{Decision, Pin, pin_or};
 use crate::base::{Code, Problem};
 use crate::config::Policy;
 use crate::config::schema::Device;
+use crate::model::kv;
 use crate::probe::Hardware;
 
 /// Tokens of prompt in one pass: the policy's, never more than the context.
@@ -26,18 +27,27 @@ pub fn prefill_batch(policy: &Policy, context: usize, pin: Option<&Pin<usize>>) 
     }
 }
 
-/// Tokens in a block of the KV cache.
-#[must_use]
-pub fn kv_block(policy: &Policy, pin: Option<&Pin<usize>>) -> Decision<usize> {
-    pin_or(
-        pin,
-        "kv.block",
-        policy.kv_block.max(1),
-        format!(
-            "`policy.kv_block` is {}; the context is rounded up to it for the cache",
-            policy.kv_block
-        ),
-    )
+/// Tokens in a block of the KV cache: the unit that attention works on.
+pub fn kv_block(stage: &str, pin: Option<&Pin<usize>>) -> Result<Decision<usize>, Problem> {
+    match pin {
+        Some(pin) if pin.value != kv::BLOCK => Err(Problem::new(
+            Code::PinUnmet,
+            format!(
+                "{} asks for blocks of {} tokens, but the attention of stage `{stage}` works on blocks of {}",
+                pin.named(),
+                pin.value,
+                kv::BLOCK
+            ),
+            format!("use {}, or remove the key", kv::BLOCK),
+        )
+        .at(pin.place.clone())),
+        pin => Ok(pin_or(
+            pin,
+            "kv.block",
+            kv::BLOCK,
+            "the unit that attention works on; the context is rounded up to it for the cache",
+        )),
+    }
 }
 
 /// Whether weights and cache ask for transparent huge pages.

@@ -58,8 +58,6 @@ pub struct Demand<'a> {
     pub held: &'a HeldWeights,
     /// Element type of the KV cache.
     pub kv_dtype: Dtype,
-    /// The context is rounded up to this many tokens for the cache.
-    pub kv_block: usize,
     /// Factor on the cache's computed size.
     pub kv_headroom: f64,
     /// Cache size somebody set, charged instead of the computed one.
@@ -88,7 +86,6 @@ impl<'a> Demand<'a> {
             card,
             held,
             kv_dtype,
-            kv_block: policy.kv_block.max(1),
             kv_headroom: policy.kv_headroom,
             kv_pinned: None,
             prefill_batch: policy.prefill_batch.max(1),
@@ -98,11 +95,10 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// The context rounded up to whole blocks.
+    /// The context rounded up to whole blocks of the cache.
     #[must_use]
     pub fn rounded(&self, context: usize) -> usize {
-        let block = self.kv_block.max(1);
-        context.div_ceil(block).saturating_mul(block)
+        context.checked_next_multiple_of(kv::BLOCK).unwrap_or(usize::MAX)
     }
 
     /// Bytes of KV cache by the formula, with headroom, regardless of a pin.
@@ -110,7 +106,7 @@ impl<'a> Demand<'a> {
     pub fn kv_computed(&self, context: usize, max_seqs: usize) -> Bytes {
         let exact = kv::kv_bytes(
             &self.card.decoder,
-            self.rounded(context),
+            context,
             max_seqs,
             self.kv_dtype.bytes(),
             self.prefill_batch,

@@ -73,6 +73,7 @@ pub struct StageDraft {
     pub threads: Decision<usize>,
     pub cpus: Decision<CpuSet>,
     pub pin: Decision<bool>,
+    pub confine: Decision<bool>,
     pub isa_cap: Decision<String>,
     pub dtype: Decision<Dtype>,
     pub weight_path: Decision<String>,
@@ -115,8 +116,15 @@ pub fn decide(
         threads::choose(hardware, &asked.policy, &asked.threads, None),
         &mut problems,
     );
-    let (Some((isa_cap, isa_warnings)), Some(dtype), Some(kv_dtype), Some(weight_path), Some(workers)) =
-        (isa, dtype, kv_dtype, path, workers)
+    let kv_block = keep(knobs::kv_block(DECODER, asked.kv_block.as_ref()), &mut problems);
+    let (
+        Some((isa_cap, isa_warnings)),
+        Some(dtype),
+        Some(kv_dtype),
+        Some(weight_path),
+        Some(workers),
+        Some(kv_block),
+    ) = (isa, dtype, kv_dtype, path, workers, kv_block)
     else {
         return Err(Problems(problems));
     };
@@ -125,9 +133,7 @@ pub fn decide(
     }
     warnings.extend(isa_warnings);
 
-    let kv_block = knobs::kv_block(&asked.policy, asked.kv_block.as_ref());
     let mut demand = memory::Demand::new(card, &held, &asked.policy, kv_dtype.value, workers.threads.value);
-    demand.kv_block = kv_block.value.max(1);
     if let Some(pin) = &asked.prefill_batch {
         demand.prefill_batch = pin.value.max(1);
     }
@@ -159,6 +165,7 @@ pub fn decide(
         threads: placed.workers.threads,
         cpus: placed.workers.cpus,
         pin: placed.workers.pin,
+        confine: placed.workers.confine,
         isa_cap,
         dtype,
         weight_path,

@@ -38,6 +38,8 @@ pub struct Threads {
     pub cpus: Decision<CpuSet>,
     /// Pinned or placed by the kernel.
     pub pin: Decision<bool>,
+    /// Whether unpinned workers stay within the CPUs.
+    pub confine: Decision<bool>,
     /// What a person should know.
     pub warnings: Vec<Problem>,
 }
@@ -111,10 +113,19 @@ pub fn choose(
         quota.as_ref(),
         &mut warnings,
     );
+    let confine = match &pins.cpus {
+        Some(pin) => Decision::derived(true, "threads.confine", format!("`{}` names the CPUs", pin.key)),
+        None => Decision::derived(
+            false,
+            "threads.confine",
+            "nobody named the CPUs, so workers that are not pinned may run on every allowed one",
+        ),
+    };
     Ok(Threads {
         threads,
         cpus,
         pin,
+        confine,
         warnings,
     })
 }

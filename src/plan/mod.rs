@@ -3,8 +3,12 @@
 //! In: a `derive::Draft`. Out: values without `Option`, each with its explanation, and a digest.
 //! Invariant: the engine and the server read nothing but this; what the plan says is read back after start.
 
+pub mod document;
 pub mod effective;
 pub mod explain;
+pub mod readback;
+pub mod settle;
+pub mod summary;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::base::Dtype;
 use crate::base::{Bytes, CpuSet, KeyPath, Millis, Problem};
+pub use crate::derive::{Ledger, LedgerItem};
 use crate::model::ModelCard;
 pub use effective::{Effective, EffectiveStage};
 pub use explain::{Explanation, Origin};
@@ -154,36 +159,4 @@ pub struct Deadlines {
     pub warmup_ms: Millis,
     /// Finishing what runs after SIGTERM.
     pub shutdown_ms: Millis,
-}
-
-/// Where the memory goes, itemised.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Ledger {
-    /// Items, largest first.
-    pub items: Vec<LedgerItem>,
-    /// Sum of the anonymous items that stay.
-    pub steady_bytes: Bytes,
-    /// Largest anonymous total at any time: the greater of loading and serving.
-    pub peak_bytes: Bytes,
-    /// Mapped file pages at most; the kernel can drop them, so they are not in the sums.
-    pub mapped_bytes: Bytes,
-    /// What may be used.
-    pub available_bytes: Bytes,
-    /// Kept free for the system, not counted in the sums.
-    pub reserve_bytes: Bytes,
-}
-
-/// One item of the ledger.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LedgerItem {
-    /// `weights`, `kv`, `activations`, `tokenizer`, `process`, `load_transient`, …
-    pub name: String,
-    /// Size.
-    pub bytes: Bytes,
-    /// Anonymous memory (`true`) or pages of a mapped file (`false`).
-    pub anonymous: bool,
-    /// Stays after loading (`true`) or only while loading (`false`).
-    pub steady: bool,
-    /// How it was computed, with numbers.
-    pub because: String,
 }
