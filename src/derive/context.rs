@@ -85,12 +85,11 @@ pub fn fit(
             demand.kv_computed(context.value, max_seqs.value),
             "kv.demand",
             format!(
-                "{} sequences × {} tokens in blocks of {}, {} a sequence, factor {}",
+                "{} sequences × {} tokens in blocks of {}, {} a sequence; every sequence owns its slots, so no headroom is needed",
                 max_seqs.value,
                 context.value,
                 kv::BLOCK,
-                demand.kv_computed(context.value, 1),
-                demand.kv_headroom
+                demand.kv_computed(context.value, 1)
             ),
         ),
     };

@@ -99,7 +99,7 @@ pub fn cap(
         ));
     }
     let best = of_arch()
-        .rfind(|(_, _, needs)| needs.iter().all(|f| has(f)))
+        .rfind(|(_, _, needs)| needs.iter().all(&has))
         .map_or("scalar", |(_, name, _)| name);
     let warning = Problem::warning(
         Code::HardwareLimit,

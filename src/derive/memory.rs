@@ -101,24 +101,23 @@ impl<'a> Demand<'a> {
         context.checked_next_multiple_of(kv::BLOCK).unwrap_or(usize::MAX)
     }
 
-    /// Bytes of KV cache by the formula, with headroom, regardless of a pin.
+    /// Bytes of KV cache exactly as the engine allocates it.
     #[must_use]
     pub fn kv_computed(&self, context: usize, max_seqs: usize) -> Bytes {
-        let exact = kv::kv_bytes(
+        kv::kv_bytes(
             &self.card.decoder,
             context,
             max_seqs,
             self.kv_dtype.bytes(),
             self.prefill_batch,
-        );
-        Bytes(scaled(exact.0, self.kv_headroom))
+        )
     }
 
-    /// Bytes of KV cache that the plan charges.
+    /// Bytes of KV cache that the ledger charges: what somebody set, else the computed size with headroom.
     #[must_use]
     pub fn kv(&self, context: usize, max_seqs: usize) -> Bytes {
         self.kv_pinned
-            .unwrap_or_else(|| self.kv_computed(context, max_seqs))
+            .unwrap_or_else(|| Bytes(scaled(self.kv_computed(context, max_seqs).0, self.kv_headroom)))
     }
 
     /// Work buffers of one pass.

@@ -25,6 +25,7 @@ pub use decision::{Decision, Origin, Pin};
 pub use memory::{Ledger, LedgerItem};
 
 use crate::base::{Bytes, Code, CpuSet, Dtype, Problem, Problems};
+use crate::config::Layered;
 use crate::model::ModelCard;
 use crate::probe::Hardware;
 use decision::pin_or;
@@ -84,6 +85,23 @@ pub struct StageDraft {
     pub kv_block: Decision<usize>,
     pub prefill_batch: Decision<usize>,
     pub huge_pages: Decision<bool>,
+}
+
+/// Decides every knob from a machine, a model and the merged configuration.
+pub fn derive(hardware: &Hardware, card: &ModelCard, layered: &Layered) -> Result<Draft, Problems> {
+    derive_with(hardware, card, layered, Options::default())
+}
+
+/// [`derive`], going on or refusing as `options` say.
+pub fn derive_with(
+    hardware: &Hardware,
+    card: &ModelCard,
+    layered: &Layered,
+    options: Options,
+) -> Result<Draft, Problems> {
+    let mut draft = decide(hardware, card, &Asked::from_layered(layered)?, options)?;
+    draft.warnings.extend(layered.warnings.iter().cloned());
+    Ok(draft)
 }
 
 /// Decides every knob. Independent problems are reported together.
