@@ -16,6 +16,15 @@ use crate::base::{Bytes, Code, Place, Problem};
 
 /// Inspects the checkpoint in `folder`.
 pub(crate) fn inspect(folder: &Path) -> Result<ModelCard, Problem> {
+    read(folder).map_err(|problem| {
+        if problem.place.is_some() {
+            return problem;
+        }
+        problem.at(Place::of(folder.display().to_string()))
+    })
+}
+
+fn read(folder: &Path) -> Result<ModelCard, Problem> {
     let files = shards(folder)?;
     let config = HfConfig::read(folder)?;
     let architectures = config.texts("architectures")?.unwrap_or_default();
@@ -63,7 +72,7 @@ pub(crate) fn inspect(folder: &Path) -> Result<ModelCard, Problem> {
         context_train: context as u64,
     };
     check_types(&card, &files, family)?;
-    check::tensors(&card).map_err(|problem| problem.at(Place::of(folder.display().to_string())))?;
+    check::tensors(&card)?;
     Ok(card)
 }
 

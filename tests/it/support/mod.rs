@@ -1,5 +1,9 @@
 //! What several tests need: where shared data lies, and how a skipped test says so.
 
+pub mod gguf;
+pub mod tiny;
+pub mod tiny_tokenizer;
+
 use std::path::PathBuf;
 
 /// A folder or file under the shared data (`EDGE_DEPLOY_SHARED`, else `../shared`), or `None` with a line that says

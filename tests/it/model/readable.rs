@@ -1,135 +1,13 @@
-//! Models from files: real and small ones, whole and damaged.
+//! Whole models are read as the reference readers and the published files have them.
 
 use std::path::Path;
 
-use edge_deploy::base::{Code, Problem};
-use edge_deploy::model::card::{Activation, AttentionKind, ModelFormat};
-use edge_deploy::model::{self, ModelCard, Weights};
+use edge_deploy::base::Code;
+use edge_deploy::model::card::{Activation, AttentionKind, DecoderSpec, ModelFormat};
+use edge_deploy::model::{self, ModelCard, TensorRole, Weights};
 
-use crate::support;
-
-fn refusal(path: impl AsRef<Path>) -> Problem {
-    match model::inspect(path.as_ref()) {
-        Ok(card) => panic!(
-            "{} was taken for a {} model",
-            path.as_ref().display(),
-            card.family
-        ),
-        Err(problem) => problem,
-    }
-}
-
-#[test]
-fn lfs_pointers_are_named() {
-    let Some(folder) = support::shared("lfs_pointers_are_named", "fixtures/T29-lfs-pointer") else {
-        return;
-    };
-    for path in [
-        folder.clone(),
-        folder.join("model.safetensors"),
-        folder.join("model.gguf"),
-    ] {
-        let problem = refusal(&path);
-        assert_eq!(problem.code, Code::ModelNotAModel, "{problem}");
-        assert!(
-            problem.what.contains("Git LFS") && problem.what.contains("3833402552"),
-            "{problem}"
-        );
-        assert!(problem.remedy.contains("git lfs pull"), "{problem}");
-    }
-    assert!(refusal(&folder).what.contains("model.safetensors"));
-}
-
-#[test]
-fn a_cut_safetensors_file_says_how_much_is_there() {
-    let Some(folder) = support::shared("a_cut_safetensors_file", "fixtures/T30-safetensors-truncated") else {
-        return;
-    };
-    for path in [folder.clone(), folder.join("model.safetensors")] {
-        let problem = refusal(&path);
-        assert_eq!(problem.code, Code::ModelTruncated, "{problem}");
-        for word in ["truncated", "4096", "100"] {
-            assert!(problem.what.contains(word), "{problem}");
-        }
-    }
-}
-
-#[test]
-fn malformed_gguf_files_are_refused_without_memory_growth() {
-    let Some(folder) = support::shared("malformed_gguf_files", "fixtures/T32-gguf-malformed") else {
-        return;
-    };
-    if !support::alone("model::malformed_gguf_files_are_refused_without_memory_growth") {
-        return;
-    }
-    let expected = [
-        (
-            "align_1GiB",
-            Code::ModelMalformed,
-            "general.alignment is 1073741824",
-        ),
-        ("align_3", Code::ModelMalformed, "general.alignment is 3"),
-        ("align_zero", Code::ModelMalformed, "general.alignment is 0"),
-        ("arr_nested_bomb", Code::ModelMalformed, "1099511627776 elements"),
-        ("big_endian", Code::ModelUnsupported, "big-endian"),
-        ("dim_zero", Code::ModelMalformed, "dimension of 0"),
-        ("dims_wrap", Code::ModelMalformed, "overflows"),
-        ("empty", Code::ModelNotAModel, "empty"),
-        ("key_empty", Code::ModelMalformed, "empty"),
-        ("magic_html", Code::ModelNotAModel, "HTML"),
-        ("ndims_1e6", Code::ModelMalformed, "1000000 dimensions"),
-        ("ndims_9", Code::ModelMalformed, "9 dimensions"),
-        ("nkv_huge", Code::ModelMalformed, "1099511627776 metadata keys"),
-        ("nt_huge", Code::ModelMalformed, "1152921504606846976 tensors"),
-        ("str_len_huge", Code::ModelMalformed, "1152921504606846976"),
-        ("truncated_header", Code::ModelTruncated, "truncated"),
-        ("version_1", Code::ModelUnsupported, "version 1"),
-        ("version_99", Code::ModelUnsupported, "version 99"),
-    ];
-    let present = std::fs::read_dir(&folder).unwrap().filter(|entry| {
-        let path = entry.as_ref().unwrap().path();
-        path.extension().is_some_and(|e| e == "gguf")
-    });
-    assert_eq!(present.count(), expected.len(), "a fixture has no expectation");
-    let before = support::rss_bytes();
-    for (stem, code, text) in expected {
-        let problem = refusal(folder.join(format!("{stem}.gguf")));
-        assert_eq!(problem.code, code, "{stem}: {problem}");
-        assert!(problem.what.contains(text), "{stem}: {problem}");
-        assert!(
-            !problem.remedy.is_empty() && problem.place.is_some(),
-            "{stem}: {problem}"
-        );
-    }
-    let grown = support::rss_bytes().saturating_sub(before);
-    assert!(grown < 33_554_432, "{grown} bytes");
-}
-
-#[test]
-fn all_missing_parts_are_named_from_any_part() {
-    let Some(folder) = support::shared("all_missing_parts", "fixtures/T34-gguf-split-missing") else {
-        return;
-    };
-    for part in ["m-00001-of-00003.gguf", "m-00002-of-00003.gguf"] {
-        let problem = refusal(folder.join(part));
-        assert_eq!(problem.code, Code::ModelPartMissing, "{problem}");
-        assert!(
-            problem.what.contains("empty (0 bytes): `m-00002-of-00003.gguf`"),
-            "{problem}"
-        );
-        assert!(
-            problem.what.contains("missing: `m-00003-of-00003.gguf`"),
-            "{problem}"
-        );
-    }
-    let later = refusal(folder.join("m-00002-of-00003.gguf"));
-    assert!(
-        later.remedy.contains("pass part 1, `m-00001-of-00003.gguf`"),
-        "{later}"
-    );
-    // The whole folder stands for its one model.
-    assert_eq!(refusal(&folder).code, Code::ModelPartMissing);
-}
+use crate::support::tiny::{self, TinyModel};
+use crate::support::{self, tiny_tokenizer};
 
 /// The dump of the reference reader: `name [dims innermost first] TYPE bytes offset`, tab-separated.
 fn assert_matches_dump(card: &ModelCard, dump: &Path) {
@@ -311,4 +189,156 @@ fn tiny_golden_models_are_read() {
     let card = model::inspect(qwen).unwrap();
     assert_eq!((card.family.as_str(), card.decoder.layers.len()), ("qwen3", 3));
     assert!(card.decoder.qk_norm && !card.decoder.fused_qkv && !card.decoder.qk_rows_interleaved);
+}
+
+#[test]
+fn every_family_reads_back_as_it_was_written() {
+    for family in tiny::FAMILIES {
+        let model = TinyModel::new(family, 7);
+        let folder = tempfile::tempdir().unwrap();
+        let gguf = model::inspect(model.write_gguf(folder.path())).unwrap();
+        let expected = DecoderSpec {
+            norm_weight_offset: 0.0,
+            qk_rows_interleaved: family == "llama",
+            ..model.spec.clone()
+        };
+        assert_eq!(gguf.decoder, expected, "{family}");
+        for shards in [1, 3] {
+            let folder = tempfile::tempdir().unwrap();
+            model.write_safetensors(folder.path(), shards);
+            let card = model::inspect(folder.path()).unwrap();
+            assert_eq!(card.decoder, model.spec, "{family}, {shards} files");
+            assert_eq!(card.files.len(), shards);
+            assert_eq!((&card.family, card.parameters), (&gguf.family, gguf.parameters));
+            assert_eq!((card.format, card.context_train), (ModelFormat::Safetensors, 512));
+            assert_eq!(card.tokenizer.kind, "tokenizer_json");
+            assert_eq!(card.tokenizer.stop_ids, gguf.tokenizer.stop_ids, "{family}");
+            assert_eq!(card.tokenizer.bos_id, gguf.tokenizer.bos_id);
+            assert_eq!(card.tokenizer.add_bos, gguf.tokenizer.add_bos);
+            assert_eq!(card.chat_template, gguf.chat_template);
+            // Every tensor's bytes are those written.
+            let weights = Weights::open(&card).unwrap();
+            for (role, layer, shape, values) in &model.tensors {
+                let name = model::tensor_name(ModelFormat::Safetensors, family, *role, *layer).unwrap();
+                let tensor = weights.tensor(&name).unwrap();
+                assert_eq!(tensor.shape, shape);
+                let stored: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                assert_eq!(tensor.bytes, stored, "{name}");
+            }
+            // The folder may be named by any of its files.
+            assert_eq!(model::inspect(folder.path().join("config.json")).unwrap(), card);
+            assert_eq!(model::inspect(&card.files[0]).unwrap(), card);
+        }
+    }
+}
+
+#[test]
+fn tiny_tokenizers_cover_their_vocabulary() {
+    for family in tiny::FAMILIES {
+        let folder = tempfile::tempdir().unwrap();
+        tiny_tokenizer::write_hf(folder.path(), family);
+        let tokenizer = tokenizers::Tokenizer::from_file(folder.path().join("tokenizer.json")).unwrap();
+        assert_eq!(
+            tokenizer.get_vocab_size(true),
+            tiny_tokenizer::vocabulary(family).len()
+        );
+        let text = "the inn, 42 \u{e9}\u{1f600}";
+        let ids = tokenizer.encode(text, false).unwrap().get_ids().to_vec();
+        assert_eq!(tokenizer.decode(&ids, true).unwrap(), text, "{family}");
+    }
+}
+
+/// Tensor names of every family by hand, against the published checkpoints.
+#[test]
+fn tensor_names_are_those_of_the_published_files() {
+    let hf = |family, role| model::tensor_name(ModelFormat::Safetensors, family, role, 3);
+    let gguf = |family, role| model::tensor_name(ModelFormat::Gguf, family, role, 3);
+    let named = |text: &str| Some(text.to_owned());
+    for (family, role, safetensors_name, gguf_name) in [
+        (
+            "spark2_5",
+            TensorRole::TokenEmbedding,
+            named("model.embedding.weight"),
+            named("token_embd.weight"),
+        ),
+        (
+            "spark2_5",
+            TensorRole::Qkv,
+            named("model.layers.3.self_attn.q_k_v_proj.weight"),
+            named("blk.3.attn_qkv.weight"),
+        ),
+        ("spark2_5", TensorRole::Q, None, named("blk.3.attn_q.weight")),
+        (
+            "spark2_5",
+            TensorRole::HeadGate,
+            named("model.layers.3.self_attn.g_proj.weight"),
+            named("blk.3.attn_gate.weight"),
+        ),
+        (
+            "spark2_5",
+            TensorRole::AttnOutput,
+            named("model.layers.3.self_attn.out_proj.weight"),
+            named("blk.3.attn_output.weight"),
+        ),
+        (
+            "spark2_5",
+            TensorRole::FfnNorm,
+            named("model.layers.3.post_attention_layernorm.weight"),
+            named("blk.3.ffn_norm.weight"),
+        ),
+        ("spark2_5", TensorRole::QNorm, None, None),
+        (
+            "gemma3",
+            TensorRole::PostAttnNorm,
+            named("model.layers.3.post_attention_layernorm.weight"),
+            named("blk.3.post_attention_norm.weight"),
+        ),
+        (
+            "gemma3",
+            TensorRole::FfnNorm,
+            named("model.layers.3.pre_feedforward_layernorm.weight"),
+            named("blk.3.ffn_norm.weight"),
+        ),
+        (
+            "gemma3",
+            TensorRole::PostFfnNorm,
+            named("model.layers.3.post_feedforward_layernorm.weight"),
+            named("blk.3.post_ffw_norm.weight"),
+        ),
+        (
+            "qwen3",
+            TensorRole::KNorm,
+            named("model.layers.3.self_attn.k_norm.weight"),
+            named("blk.3.attn_k_norm.weight"),
+        ),
+        (
+            "llama",
+            TensorRole::TokenEmbedding,
+            named("model.embed_tokens.weight"),
+            named("token_embd.weight"),
+        ),
+        (
+            "llama",
+            TensorRole::OutputNorm,
+            named("model.norm.weight"),
+            named("output_norm.weight"),
+        ),
+        (
+            "llama",
+            TensorRole::Output,
+            named("lm_head.weight"),
+            named("output.weight"),
+        ),
+        (
+            "llama",
+            TensorRole::Gate,
+            named("model.layers.3.mlp.gate_proj.weight"),
+            named("blk.3.ffn_gate.weight"),
+        ),
+        ("llama", TensorRole::RopeFreqs, None, named("rope_freqs.weight")),
+        ("mamba", TensorRole::Q, None, None),
+    ] {
+        assert_eq!(hf(family, role), safetensors_name, "{family} {role:?}");
+        assert_eq!(gguf(family, role), gguf_name, "{family} {role:?}");
+    }
 }
