@@ -7,6 +7,7 @@
 pub mod kernels;
 pub mod sampler;
 pub mod status;
+pub mod team;
 
 use serde::{Deserialize, Serialize};
 

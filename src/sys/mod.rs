@@ -1,2 +1,11 @@
-//! (room being built)
+//! Operating-system calls: memory regions, CPU affinity, limits, the fork-join primitive under worker teams.
+//!
+//! In: plain values. Out: safe functions and types that give what they took back on drop.
+//! Invariant: all `unsafe` that is not SIMD stands in here, each block with the reason why it is sound.
+
+pub mod affinity;
+pub mod fork_join;
+pub mod limits;
 pub mod mapping;
+pub mod memory;
+pub mod process_memory;

@@ -1,0 +1,260 @@
+//! `Activations`: the input of matrix products, in the form the kernels read.
+//!
+//! In: `tokens × cols` values. Out: panels of up to 16 tokens, each with what the matrices at hand need:
+//! values for float weights; 8-bit codes with a scale for every 32 values, and folded sums, for quantised weights.
+//! Invariant: a token's codes and scales never depend on the other tokens of the pass.
+
+use super::Kernels;
+use super::layout::{GROUP, Packing};
+use crate::engine::team::Team;
+use crate::model::card::TensorType;
+
+/// Widest panel: 16 tokens fill the accumulators of a 32-register machine.
+pub(super) const PANEL: usize = 16;
+
+/// Which formats of weights the input will meet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs(u32);
+
+impl Needs {
+    /// What weights of type `dtype` need.
+    #[must_use]
+    pub fn of(dtype: TensorType) -> Self {
+        Self(1 << dtype as u32)
+    }
+
+    /// What both need.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    fn packings(self) -> impl Iterator<Item = Packing> {
+        ALL_TYPES
+            .into_iter()
+            .filter(move |&dtype| self.0 & Self::of(dtype).0 != 0)
+            .filter_map(Packing::of)
+    }
+
+    fn floats(self) -> bool {
+        ALL_TYPES
+            .into_iter()
+            .any(|dtype| self.0 & Self::of(dtype).0 != 0 && Packing::of(dtype).is_none())
+    }
+}
+
+/// Every type, in declaration order.
+pub(super) const ALL_TYPES: [TensorType; 16] = [
+    TensorType::F32,
+    TensorType::F16,
+    TensorType::BF16,
+    TensorType::Q4_0,
+    TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
+    TensorType::Q8_0,
+    TensorType::Q2_K,
+    TensorType::Q3_K,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+    TensorType::IQ4_NL,
+    TensorType::IQ4_XS,
+    TensorType::MXFP4,
+];
+
+/// Input of matrix products. Buffers are kept between loads.
+#[derive(Debug, Default)]
+pub struct Activations {
+    panels: Vec<Panel>,
+    used: usize,
+    tokens: usize,
+    cols: usize,
+    needs: Needs,
+}
+
+/// −offset · Σ codes, to start an integer accumulator with.
+#[derive(Debug)]
+struct Fold {
+    offset: i32,
+    halves: bool,
+    values: Vec<i32>,
+}
+
+/// Up to 16 tokens. Index of group `g`, token `t` in a panel of width `w`: `g·w + t`; per half `h`: `(2g + h)·w + t`.
+#[derive(Debug, Default)]
+pub(super) struct Panel {
+    /// First token.
+    pub first: usize,
+    /// Tokens.
+    pub width: usize,
+    /// Column-major values: `k·w + t`.
+    pub values: Vec<f32>,
+    /// 32 codes for each group and token.
+    pub codes: Vec<i8>,
+    /// Scale of each group and token.
+    pub scales: Vec<f32>,
+    /// scale · Σ codes of each group and token.
+    pub sums: Vec<f32>,
+    /// The same for each half of a group.
+    pub half_sums: Vec<f32>,
+    folds: Vec<Fold>,
+}
+
+impl Activations {
+    /// An empty buffer.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Tokens loaded.
+    #[must_use]
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Columns loaded.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Loads `tokens × cols` values, `x` row-major, in the forms `needs` asks for.
+    ///
+    /// # Panics
+    /// If `x` is not `tokens × cols` long, or `cols` is not a multiple of 32 and quantised weights are expected.
+    pub fn load(
+        &mut self,
+        kernels: &Kernels,
+        team: &Team,
+        x: &[f32],
+        tokens: usize,
+        cols: usize,
+        needs: Needs,
+    ) {
+        assert_eq!(x.len(), tokens * cols, "activations of {tokens} × {cols}");
+        let quantised = needs.packings().next().is_some();
+        assert!(
+            !quantised || cols.is_multiple_of(GROUP),
+            "{cols} columns do not meet quantised weights"
+        );
+        self.tokens = tokens;
+        self.cols = cols;
+        self.needs = needs;
+        self.used = 0;
+        let mut first = 0;
+        while first < tokens {
+            let width = panel_width(tokens - first);
+            if self.used == self.panels.len() {
+                self.panels.push(Panel::default());
+            }
+            let panel = &mut self.panels[self.used];
+            panel.first = first;
+            panel.width = width;
+            self.used += 1;
+            first += width;
+        }
+        let fill = |_: usize, panels: &mut [Panel]| {
+            for panel in panels {
+                let rows = &x[panel.first * cols..(panel.first + panel.width) * cols];
+                panel.fill(kernels, rows, cols, needs, quantised);
+            }
+        };
+        let panels = &mut self.panels[..self.used];
+        // Below this, waking the team takes longer than the work.
+        if tokens * cols < 1 << 15 {
+            fill(0, panels);
+        } else {
+            team.for_each_chunk(panels, 1, &fill);
+        }
+    }
+
+    pub(super) fn panels(&self) -> &[Panel] {
+        &self.panels[..self.used]
+    }
+
+    pub(super) fn serves(&self, needs: Needs) -> bool {
+        self.needs.and(needs) == self.needs
+    }
+}
+
+fn panel_width(left: usize) -> usize {
+    [PANEL, 8, 4, 2]
+        .into_iter()
+        .find(|&width| width <= left)
+        .unwrap_or(1)
+}
+
+impl Panel {
+    fn fill(&mut self, kernels: &Kernels, rows: &[f32], cols: usize, needs: Needs, quantised: bool) {
+        let width = self.width;
+        if needs.floats() {
+            self.values.resize(width * cols, 0.0);
+            for (token, row) in rows.chunks_exact(cols.max(1)).enumerate() {
+                for (value, slot) in row.iter().zip(self.values[token..].iter_mut().step_by(width)) {
+                    *slot = *value;
+                }
+            }
+        }
+        if !quantised {
+            return;
+        }
+        let groups = cols / GROUP;
+        let count = groups * width;
+        self.codes.resize(count * GROUP, 0);
+        self.scales.resize(count, 0.0);
+        self.sums.resize(count, 0.0);
+        self.half_sums.resize(2 * count, 0.0);
+        let mut wanted: Vec<(i32, bool)> = Vec::new();
+        for packing in needs.packings() {
+            let key = (packing.offset, packing.halves());
+            if !wanted.contains(&key) {
+                wanted.push(key);
+            }
+        }
+        self.folds.truncate(wanted.len());
+        while self.folds.len() < wanted.len() {
+            self.folds.push(Fold {
+                offset: 0,
+                halves: false,
+                values: Vec::new(),
+            });
+        }
+        for (fold, (offset, halves)) in self.folds.iter_mut().zip(wanted) {
+            fold.offset = offset;
+            fold.halves = halves;
+            fold.values.resize(if halves { 2 * count } else { count }, 0);
+        }
+        for (token, row) in rows.chunks_exact(cols).enumerate() {
+            for (group, values) in row.as_chunks::<GROUP>().0.iter().enumerate() {
+                let at = group * width + token;
+                let halves = [2 * group * width + token, (2 * group + 1) * width + token];
+                let (codes, _) = self.codes.as_chunks_mut::<GROUP>();
+                let (scale, sums) = (kernels.vector.quantise)(values, &mut codes[at]);
+                self.scales[at] = scale;
+                self.sums[at] = scale * (sums[0] + sums[1]) as f32;
+                for (slot, sum) in halves.into_iter().zip(sums) {
+                    self.half_sums[slot] = scale * sum as f32;
+                }
+                for fold in &mut self.folds {
+                    if fold.halves {
+                        for (slot, sum) in halves.into_iter().zip(sums) {
+                            fold.values[slot] = -fold.offset * sum;
+                        }
+                    } else {
+                        fold.values[at] = -fold.offset * (sums[0] + sums[1]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// −offset · Σ codes for a format with this offset.
+    pub fn fold(&self, packing: Packing) -> &[i32] {
+        self.folds
+            .iter()
+            .find(|fold| fold.offset == packing.offset && fold.halves == packing.halves())
+            .map_or(&[], |fold| &fold.values)
+    }
+}
