@@ -8,6 +8,7 @@
 
 mod architecture;
 mod config;
+mod fetch;
 mod model;
 mod probe;
 mod support;

@@ -3,6 +3,7 @@
 pub mod gguf;
 pub mod tiny;
 pub mod tiny_tokenizer;
+pub mod web;
 
 use std::path::PathBuf;
 
