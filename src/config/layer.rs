@@ -135,7 +135,9 @@ impl<'a> Reader<'a> {
     #[must_use]
     pub fn file(mut self, source: &Arc<Source>) -> (Layer, Vec<Problem>) {
         let (node, problems) = yaml::read(source);
-        problems.into_iter().for_each(|problem| self.note(problem));
+        for problem in problems {
+            self.note(problem);
+        }
         let mut values = Dict::new();
         match node.map(|node| (node.kind, node.spot)) {
             None => {}
@@ -158,8 +160,15 @@ impl<'a> Reader<'a> {
 
     /// Reads one assignment, such as a variable or `--set`. `key` is dotted.
     #[must_use]
-    pub fn assignment(mut self, key: &KeyPath, source: &Arc<Source>) -> (Layer, Vec<Problem>) {
-        let values = self.assign(key, source).unwrap_or_default();
+    pub fn assignment(mut self, key: &str, source: &Arc<Source>) -> (Layer, Vec<Problem>) {
+        let path = KeyPath::new(key);
+        if path.as_str() != key || key.is_empty() {
+            let what = format!("`{key}` names no key and has no effect");
+            let remedy = "write the key's parts joined by single dots: `stages.decoder.threads`";
+            self.note(Problem::new(Code::UnknownKey, what, remedy).at(Spot::whole(source).place()));
+            return self.finish(Dict::new());
+        }
+        let values = self.assign(&path, source).unwrap_or_default();
         self.finish(values)
     }
 
@@ -171,7 +180,7 @@ impl<'a> Reader<'a> {
             .strip_prefix(env_vars::KEY_PREFIX)
             .unwrap_or(name)
             .to_lowercase();
-        let key = KeyPath::new(&path.split("__").collect::<Vec<_>>().join("."));
+        let key = path.split("__").collect::<Vec<_>>().join(".");
         let mut reader = self;
         if path
             .split("__")
@@ -424,7 +433,9 @@ impl<'a> Reader<'a> {
         let node = match here {
             Shape::Map(_) | Shape::List(_) if structured => {
                 let (node, problems) = yaml::read(source);
-                problems.into_iter().for_each(|problem| self.note(problem));
+                for problem in problems {
+                    self.note(problem);
+                }
                 node?
             }
             Shape::List(_) if !scalar::unpins(text) => Node {

@@ -192,6 +192,40 @@ pub fn load(sources: &Sources) -> Result<Layered, Problems> {
     loading.merge()
 }
 
+/// Checks one profile or class file, by name or path, with nothing above it. Gives its warnings.
+pub fn validate(
+    library: &Library,
+    shelf: Shelf,
+    name: &str,
+    lenient: bool,
+) -> Result<Vec<Problem>, Problems> {
+    let mut sources = Sources {
+        library: library.clone(),
+        lenient,
+        ..Sources::default()
+    };
+    match shelf {
+        Shelf::Profiles => sources.profiles.push(name.to_owned()),
+        Shelf::Hardware => sources.class = Some(name.to_owned()),
+    }
+    load(&sources).map(|layered| layered.warnings)
+}
+
+/// Splits the argument of `--set`.
+pub fn parse_set(argument: &str) -> Result<(String, String), Problem> {
+    let pair = argument
+        .split_once('=')
+        .map(|(key, value)| (key.trim().to_owned(), value.to_owned()));
+    pair.filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
+        Problem::new(
+            Code::BadValue,
+            format!("`--set {argument}` is not a key and a value"),
+            "write `--set key=value`, such as `--set stages.decoder.threads=4`",
+        )
+        .at(Place::of("--set"))
+    })
+}
+
 /// A load under way.
 struct Loading<'a> {
     sources: &'a Sources,
@@ -290,17 +324,13 @@ impl Loading<'_> {
             self.add(read);
         }
         for (key, value) in &self.sources.set {
-            let path = KeyPath::new(key);
-            let read = self
-                .reader(Kin::Set)
-                .assignment(&path, &Source::value(format!("--set {path}"), value.as_str()));
+            let source = Source::value(format!("--set {key}"), value.as_str());
+            let read = self.reader(Kin::Set).assignment(key, &source);
             self.add(read);
         }
         for flag in &self.sources.flags {
             let source = Source::value(flag.flag.as_str(), flag.value.as_str());
-            let read = self
-                .reader(Kin::CommandLine)
-                .assignment(&KeyPath::new(&flag.key), &source);
+            let read = self.reader(Kin::CommandLine).assignment(&flag.key, &source);
             self.add(read);
         }
     }

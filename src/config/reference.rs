@@ -10,8 +10,8 @@ use serde_json::{Value as Json, json};
 
 use super::builtin;
 use super::layer::{Kin, keys_of};
-use super::provenance::Provenance;
-use super::schema::root_schema;
+use super::provenance::{Provenance, is_secret};
+use super::schema::{Secret, root_schema};
 use super::shape::{Field, Shape};
 use crate::base::KeyPath;
 
@@ -146,13 +146,26 @@ pub fn annotated(provenance: &BTreeMap<KeyPath, Provenance>) -> String {
             let _ = writeln!(text, "{}{section}:", "  ".repeat(open.len()));
             open.push(section);
         }
-        // JSON scalars and lists are YAML as well.
         let indent = "  ".repeat(open.len());
-        let _ = writeln!(
-            text,
-            "{indent}{leaf}: {}  # {}: {}",
-            origin.value, origin.layer, origin.place
-        );
+        // JSON scalars and lists are YAML as well. A secret reads back as un-pinned, never as its placeholder.
+        let secret = is_secret(path) && !origin.value.is_null();
+        let value = if secret {
+            "null".to_owned()
+        } else {
+            origin.value.to_string()
+        };
+        let note = if secret {
+            format!(" {}", Secret::PLACEHOLDER)
+        } else {
+            String::new()
+        };
+        let place = origin.place.to_string();
+        let layer = if place.starts_with(&origin.layer) {
+            String::new()
+        } else {
+            format!("{}: ", origin.layer)
+        };
+        let _ = writeln!(text, "{indent}{leaf}: {value}  # {layer}{place}{note}");
     }
     text
 }

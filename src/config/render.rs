@@ -7,13 +7,12 @@ use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
 use super::spans::Spot;
 
-/// The lines around `spot`, with it and `others` of the same source marked.
+/// The lines around `spot`, with it and `others` of the same source marked. The caller names file and line.
 #[must_use]
 pub fn excerpt(spot: &Spot, label: &str, others: &[(&Spot, &str)], colour: bool) -> String {
     let text = spot.source.text.as_str();
-    let mut snippet = Snippet::source(text)
-        .path(spot.source.name.as_str())
-        .annotation(AnnotationKind::Primary.span(spot.range.clone()).label(label));
+    let mut snippet =
+        Snippet::source(text).annotation(AnnotationKind::Primary.span(spot.range.clone()).label(label));
     for (other, label) in others.iter().filter(|(other, _)| other.source == spot.source) {
         snippet = snippet.annotation(AnnotationKind::Context.span(other.range.clone()).label(*label));
     }
@@ -42,7 +41,7 @@ mod tests {
         let first = Spot::new(&source, 5..12);
         let second = Spot::new(&source, 31..38);
         let shown = excerpt(&second, "again here", &[(&first, "first here")], false);
-        assert!(shown.contains("p.yaml:4:3"), "{shown}");
+        assert!(shown.contains("4 |   threads: 8"), "{shown}");
         assert!(
             shown.contains("first here") && shown.contains("again here"),
             "{shown}"

@@ -78,18 +78,32 @@ pub fn user_folder() -> Option<PathBuf> {
 }
 
 impl Library {
-    /// `--config-dir` → `EDGE_DEPLOY_CONFIG_DIR` → the user's configuration folder → `/etc/edge-deploy`.
-    #[must_use]
-    pub fn usual(config_dir: Option<&Path>) -> Self {
+    /// `--config-dir` → `EDGE_DEPLOY_CONFIG_DIR` → the user's configuration folder → `/etc/edge-deploy`. A folder
+    /// that was named has to exist.
+    pub fn usual(config_dir: Option<&Path>) -> Result<Self, Problem> {
+        let variable = env_vars::get(env_vars::CONFIG_DIR).map(PathBuf::from);
+        let by_flag = config_dir.map(|folder| (folder, "--config-dir"));
+        let by_variable = variable
+            .as_deref()
+            .map(|folder| (folder, env_vars::CONFIG_DIR.name));
+        for (folder, named_by) in by_flag.into_iter().chain(by_variable) {
+            if !folder.is_dir() {
+                let what = format!("the configuration folder `{}` is not there", folder.display());
+                return Err(
+                    Problem::new(Code::FileAccess, what, "create it, or name another one")
+                        .at(Place::of(named_by)),
+                );
+            }
+        }
         let folders = [
             config_dir.map(Path::to_path_buf),
-            env_vars::get(env_vars::CONFIG_DIR).map(PathBuf::from),
+            variable,
             user_folder(),
             Some(PathBuf::from("/etc/edge-deploy")),
         ];
-        Self {
+        Ok(Self {
             folders: folders.into_iter().flatten().collect(),
-        }
+        })
     }
 
     /// The text of a name, or of a path: whatever has a separator or ends in `.yaml` or `.yml` is a file.
@@ -98,7 +112,7 @@ impl Library {
             return read_file(Path::new(name));
         }
         for file in self.files(shelf, name) {
-            if file.exists() {
+            if !is_absent(&file) {
                 return read_file(&file);
             }
         }
@@ -111,19 +125,23 @@ impl Library {
     #[must_use]
     pub fn has(&self, shelf: Shelf, name: &str) -> bool {
         !is_path(name)
-            && (self.files(shelf, name).any(|file| file.exists())
+            && (self.files(shelf, name).any(|file| !is_absent(&file))
                 || shelf.builtin().iter().any(|(known, _)| *known == name))
     }
 
     /// Every name that can be used, sorted, with what it stands above.
-    #[must_use]
-    pub fn list(&self, shelf: Shelf) -> Vec<Entry> {
+    pub fn list(&self, shelf: Shelf) -> Result<Vec<Entry>, Problem> {
         let mut origins: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for folder in &self.folders {
-            let Ok(files) = fs::read_dir(folder.join(shelf.folder())) else {
+            let folder = folder.join(shelf.folder());
+            if is_absent(&folder) {
                 continue;
-            };
-            let mut paths: Vec<PathBuf> = files.filter_map(|file| Some(file.ok()?.path())).collect();
+            }
+            let files = fs::read_dir(&folder).and_then(|files| files.map(|file| Ok(file?.path())).collect());
+            let mut paths: Vec<PathBuf> = files.map_err(|error: std::io::Error| {
+                let what = format!("`{}` cannot be listed: {error}", folder.display());
+                Problem::new(Code::FileAccess, what, "check the folder's permissions")
+            })?;
             paths.sort();
             for path in paths
                 .iter()
@@ -141,7 +159,7 @@ impl Library {
                 .or_default()
                 .push("built-in".into());
         }
-        origins
+        let entries = origins
             .into_iter()
             .map(|(name, mut all)| {
                 let shadowed = all.split_off(1);
@@ -156,7 +174,8 @@ impl Library {
                     about,
                 }
             })
-            .collect()
+            .collect();
+        Ok(entries)
     }
 
     /// Copies the built-in file of a name into `folder`, and says where it lies. Keeps a file that is there unless
@@ -206,7 +225,10 @@ impl Library {
     }
 
     fn not_found(&self, shelf: Shelf, name: &str) -> Problem {
-        let known: Vec<String> = self.list(shelf).into_iter().map(|entry| entry.name).collect();
+        let known: Vec<String> = match self.list(shelf) {
+            Ok(entries) => entries.into_iter().map(|entry| entry.name).collect(),
+            Err(problem) => return problem,
+        };
         let list = known.join("`, `");
         let remedy = match nearest(name, known.iter().map(String::as_str)) {
             Some(meant) => format!("did you mean `{meant}`? Known: `{list}`"),
@@ -224,6 +246,12 @@ impl Library {
         )
         .with(serde_json::json!({"searched": searched, "known": known}))
     }
+}
+
+/// Whether nothing lies there. A file that cannot be seen for another reason is not absent: reading it says why.
+fn is_absent(path: &Path) -> bool {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    fs::symlink_metadata(path).is_err_and(|error| matches!(error.kind(), NotFound | NotADirectory))
 }
 
 /// Whether a name means a file.
@@ -309,7 +337,7 @@ mod tests {
         };
         assert_eq!(library.find(Shelf::Profiles, "qwen3").unwrap().text, "# near\n");
         assert!(library.has(Shelf::Profiles, "own") && library.has(Shelf::Profiles, "llama"));
-        let list = library.list(Shelf::Profiles);
+        let list = library.list(Shelf::Profiles).unwrap();
         let qwen3 = list.iter().find(|entry| entry.name == "qwen3").unwrap();
         assert_eq!(qwen3.about, "near");
         assert_eq!(qwen3.shadowed.len(), 2);

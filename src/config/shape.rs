@@ -81,9 +81,9 @@ impl Shape {
             Self::Truth => "`true` or `false`".into(),
             Self::Whole { min, max } if *max >= MAX_WHOLE => format!("a whole number from {min}"),
             Self::Whole { min, max } => format!("a whole number from {min} to {max}"),
-            Self::Number { min, max } if *max == f64::MAX => format!("a number from {min}"),
+            Self::Number { min, max } if *max >= f64::MAX => format!("a number from {min}"),
             Self::Number { min, max } => format!("a number from {min} to {max}"),
-            Self::Bytes => "an amount of memory such as `8GiB`, or a number of bytes".into(),
+            Self::Bytes => "a number of bytes such as `8GiB` or `4096`".into(),
             Self::Millis => "a duration such as `120ms` or `30s`, or a number of milliseconds".into(),
             Self::CpuSet => "CPU numbers such as `0-3,8`".into(),
             Self::Choice(names) => format!("one of `{}`", names.join("`, `")),
@@ -176,13 +176,27 @@ fn type_name(schema: &Json) -> &str {
     }
 }
 
+/// The doc comment of a key, with those of the names it takes.
 fn documentation(schema: &Json, definitions: &Json) -> String {
-    let own = schema.get("description").and_then(Json::as_str);
-    let named = || {
+    let target = |schema: &Json| {
         let name = schema.get("$ref")?.as_str()?.rsplit('/').next()?;
-        definitions[name]["description"].as_str()
+        definitions.get(name).cloned()
     };
-    own.or_else(named).unwrap_or("").to_owned()
+    let options = schema.get("anyOf").and_then(Json::as_array);
+    let named = target(schema)
+        .or_else(|| options?.iter().find_map(target))
+        .unwrap_or(Json::Null);
+    let own = schema.get("description").and_then(Json::as_str);
+    let mut text = own
+        .or_else(|| named["description"].as_str())
+        .unwrap_or("")
+        .to_owned();
+    for choice in named["oneOf"].as_array().into_iter().flatten() {
+        if let (Some(name), Some(about)) = (choice["const"].as_str(), choice["description"].as_str()) {
+            text.extend([" `", name, "`: ", &about.replace('\n', " ")]);
+        }
+    }
+    text
 }
 
 #[cfg(test)]

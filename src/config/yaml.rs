@@ -4,7 +4,7 @@
 //! Invariant: nothing is typed here, nothing is dropped, and neither time nor memory grows faster than the text:
 //! aliases are measured before they are followed. `serde_yaml` is named only here, and only for writing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -74,11 +74,7 @@ pub fn source(name: &str, bytes: &[u8]) -> Result<Arc<Source>, Problem> {
         return Err(refuse("the file is UTF-16".into(), "save it as UTF-8"));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        let line = bytes[..error.valid_up_to()]
-            .iter()
-            .filter(|&&b| b == b'\n')
-            .count()
-            + 1;
+        let line = bytes[..error.valid_up_to()].split(|&b| b == b'\n').count();
         refuse(
             format!("line {line} holds bytes that are not UTF-8"),
             "save the file as UTF-8",
@@ -383,7 +379,7 @@ impl<'a> Composer<'a> {
             FlatKind::Map(_) => vec![value],
             FlatKind::Scalar { .. } => Vec::new(),
         };
-        let mut added: BTreeMap<String, ()> = BTreeMap::new();
+        let mut added: BTreeSet<String> = BTreeSet::new();
         let not_a_map = |composer: &Self| {
             fault(
                 &composer.spot(range),
@@ -409,7 +405,7 @@ impl<'a> Composer<'a> {
                 ));
             }
             for entry in entries {
-                if !own_keys.contains_key(&entry.key) && added.insert(entry.key.clone(), ()).is_none() {
+                if !own_keys.contains_key(&entry.key) && added.insert(entry.key.clone()) {
                     own.push(entry.clone());
                 }
             }
