@@ -20,10 +20,10 @@ pub fn cpus(root: &Root, info: &CpuInfo, groups: &Cgroups, warnings: &mut Vec<Pr
             .filter(|set| !set.is_empty())
     };
     let folders = root.numbered(CPU_DIR, "cpu");
-    let switched_on: CpuSet = folders
-        .iter()
-        .filter(|cpu| root.number::<u32>(&format!("{CPU_DIR}/cpu{cpu}/online")) != Some(0))
-        .collect();
+    let switched_on = || -> CpuSet {
+        let on = |cpu: &u32| root.number::<u32>(&format!("{CPU_DIR}/cpu{cpu}/online")) != Some(0);
+        folders.iter().filter(on).collect()
+    };
     let affinity = status_list(root, "Cpus_allowed_list").filter(|set| !set.is_empty());
     let cpuset = cpuset(
         root,
@@ -39,7 +39,7 @@ pub fn cpus(root: &Root, info: &CpuInfo, groups: &Cgroups, warnings: &mut Vec<Pr
     let stated = list("online");
     let online = stated
         .clone()
-        .or_else(|| Some(switched_on).filter(|set| !set.is_empty()))
+        .or_else(|| Some(switched_on()).filter(|set| !set.is_empty()))
         .or_else(|| list("possible"))
         .or_else(|| affinity.clone())
         .or_else(|| Some(counted).filter(|set| !set.is_empty()))

@@ -46,6 +46,18 @@ fn cpus(hardware: &Hardware) -> Value {
 fn shape(hardware: &Hardware) -> Value {
     let topology = &hardware.topology;
     let allowed = &hardware.cpus.allowed;
+    // As lstopo: a package also counts if only its memory is ours.
+    let has_memory_of_ours = |package: &CpuSet| {
+        topology
+            .nodes
+            .iter()
+            .any(|node| node.allowed && node.cpus.iter().any(|cpu| package.contains(cpu)))
+    };
+    let package_count = topology
+        .packages
+        .iter()
+        .filter(|set| !set.intersection(allowed).is_empty() || has_memory_of_ours(set))
+        .count();
     let packages = restrict(&topology.packages, allowed);
     let dies = restrict(&topology.dies, allowed);
     // A die that is a whole package is no level of its own.
@@ -75,7 +87,7 @@ fn shape(hardware: &Hardware) -> Value {
         "cores": topology.cores.len(),
         "cores_allowed": topology.cores_within(allowed).len(),
         "smt": topology.threads_per_core(&hardware.cpus.online),
-        "packages": packages.len(),
+        "packages": package_count,
         "dies": dies,
         "l2_count": topology.cache_groups(2, allowed).len(),
         "l3_count": topology.cache_groups(3, allowed).len(),

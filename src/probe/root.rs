@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
-use std::io::Read as _;
+use std::io::{self, ErrorKind, Read as _};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
@@ -114,18 +114,37 @@ impl Root {
     /// The text of a plain file, at most [`MAX_BYTES`]; bytes that are not UTF-8 become `U+FFFD`.
     #[must_use]
     pub fn read(&self, path: &str) -> Option<String> {
-        let real = self.resolve(path)?;
-        match read_plain(&real) {
+        match self.open(path) {
             Ok(text) => {
                 self.note(path, Seen::Text(text.clone()));
                 Some(text)
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => {
                 self.note(path, Seen::Unreadable(error.kind().to_string()));
                 None
             }
         }
+    }
+
+    /// Opens without following a last symlink first: most files are none, and a look at each would double the time.
+    fn open(&self, path: &str) -> io::Result<String> {
+        if self.live {
+            return read_plain(Path::new(path), true);
+        }
+        let plain = self.direct(path).ok_or(ErrorKind::NotFound)?;
+        match read_plain(&plain, false) {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+                read_plain(&self.resolve(path).ok_or(ErrorKind::NotFound)?, false)
+            }
+            result => result,
+        }
+    }
+
+    /// The path in its resolved folder, its last part as it stands; `None` if the folder is not there.
+    fn direct(&self, path: &str) -> Option<PathBuf> {
+        let path = Path::new(path);
+        Some(self.folder(path.parent()?)?.join(path.file_name()?))
     }
 
     /// The first line without surrounding blanks and NULs; `None` if empty.
@@ -152,10 +171,13 @@ impl Root {
         parse_cpu_list(&self.read(path)?)
     }
 
-    /// A CPU set that the kernel shows as `<path>_list` or, in old kernels, only as the hexadecimal mask `<path>`.
+    /// A CPU set that the kernel shows as the hexadecimal mask `mask` and, in newer kernels, also as `list`. The mask
+    /// comes first because every kernel has it.
     #[must_use]
-    pub fn cpu_list_or_mask(&self, list: &str, mask: &str) -> Option<CpuSet> {
-        self.cpu_list(list).or_else(|| parse_cpu_mask(&self.read(mask)?))
+    pub fn cpu_mask_or_list(&self, mask: &str, list: &str) -> Option<CpuSet> {
+        self.read(mask)
+            .and_then(|text| parse_cpu_mask(&text))
+            .or_else(|| self.cpu_list(list))
     }
 
     /// Names in a folder, sorted; empty if it cannot be listed.
@@ -291,13 +313,19 @@ fn components(path: &Path) -> Vec<OsString> {
         .collect()
 }
 
-fn read_plain(path: &Path) -> std::io::Result<String> {
-    // The kind is checked before opening: opening a pipe would wait for a writer.
-    if !fs::metadata(path)?.is_file() {
-        return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput));
+fn read_plain(path: &Path, follow: bool) -> io::Result<String> {
+    use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+    // Non-blocking, because opening a pipe would wait for a writer.
+    let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    if !follow {
+        flags |= OFlags::NOFOLLOW;
     }
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+    let file = open(path, flags, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::from(ErrorKind::InvalidInput));
+    }
+    let mut bytes = Vec::with_capacity(4096);
+    fs::File::from(file).take(MAX_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 

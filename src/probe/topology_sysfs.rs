@@ -39,6 +39,7 @@ impl<'a> SysfsReader<'a> {
         let mut disputes = Vec::new();
         let online = &self.cpus.online;
         let mut threads = BTreeMap::new();
+        let mut core_ids: BTreeMap<u32, i64> = BTreeMap::new();
         let mut packages = BTreeMap::new();
         let mut dies = BTreeMap::new();
         let mut caches: BTreeMap<u8, BTreeMap<u32, (CpuSet, Option<Bytes>)>> = BTreeMap::new();
@@ -47,8 +48,8 @@ impl<'a> SysfsReader<'a> {
             // The newer name first; the older one means the same set.
             let put = |into: &mut BTreeMap<u32, CpuSet>, names: [&str; 2]| {
                 let found = names.iter().find_map(|name| {
-                    self.root
-                        .cpu_list_or_mask(&format!("{folder}/{name}_list"), &format!("{folder}/{name}"))
+                    let file = format!("{folder}/{name}");
+                    self.root.cpu_mask_or_list(&file, &format!("{file}_list"))
                 });
                 if let Some(set) = found {
                     into.insert(cpu, set);
@@ -56,8 +57,22 @@ impl<'a> SysfsReader<'a> {
             };
             put(&mut threads, ["core_cpus", "thread_siblings"]);
             put(&mut packages, ["package_cpus", "core_siblings"]);
-            put(&mut dies, ["die_cpus", "die_cpus"]);
-            for (level, shared, size) in self.caches_of(cpu) {
+            // Kernels without die information write -1 and one die per CPU.
+            if self
+                .root
+                .number::<i64>(&format!("{folder}/die_id"))
+                .is_none_or(|id| id >= 0)
+            {
+                put(&mut dies, ["die_cpus", "die_cpus"]);
+            }
+            if let Some(id) = self.root.number::<i64>(&format!("{folder}/core_id")) {
+                core_ids.insert(cpu, id);
+            }
+            for (level, mut shared, size) in self.caches_of(cpu) {
+                // Old Itanium kernels write an empty mask for a cache of the core.
+                if shared.is_empty() {
+                    shared = threads.get(&cpu).cloned().unwrap_or_default();
+                }
                 caches
                     .entry(level)
                     .or_default()
@@ -72,7 +87,10 @@ impl<'a> SysfsReader<'a> {
             }
             sharing.groups
         };
-        let mut core_sets = checked("cores", &threads);
+        let mut core_sets: Vec<CpuSet> = checked("cores", &threads)
+            .iter()
+            .flat_map(|set| split_by_id(set, &core_ids))
+            .collect();
         let packages = checked("packages", &packages);
         let dies = checked("dies", &dies);
         let caches = caches
@@ -105,9 +123,7 @@ impl<'a> SysfsReader<'a> {
             cores: core_sets
                 .into_iter()
                 .map(|cpus| Core {
-                    node: cpus
-                        .first()
-                        .and_then(|cpu| Some(nodes.iter().find(|node| node.cpus.contains(cpu))?.id)),
+                    node: cpus.first().and_then(|cpu| node_of(&nodes, cpu)),
                     package: cpus
                         .first()
                         .and_then(|cpu| packages.iter().position(|set| set.contains(cpu))),
@@ -144,7 +160,7 @@ impl<'a> SysfsReader<'a> {
             }
             let Some(shared) = self
                 .root
-                .cpu_list_or_mask(&file("shared_cpu_list"), &file("shared_cpu_map"))
+                .cpu_mask_or_list(&file("shared_cpu_map"), &file("shared_cpu_list"))
             else {
                 continue;
             };
@@ -167,20 +183,22 @@ impl<'a> SysfsReader<'a> {
             ids = ids.intersection(&online);
         }
         let mut nodes: Vec<NumaNode> = Vec::new();
-        let mut taken = CpuSet::new();
         for id in ids.iter() {
             let folder = format!("{NODE_DIR}/node{id}");
             let cpus = self
                 .root
-                .cpu_list_or_mask(&format!("{folder}/cpulist"), &format!("{folder}/cpumap"))
+                .cpu_mask_or_list(&format!("{folder}/cpumap"), &format!("{folder}/cpulist"))
                 .unwrap_or_default()
                 .intersection(&self.cpus.online);
-            if !cpus.intersection(&taken).is_empty() {
-                // Some firmware lists every CPU on every node; such nodes say nothing about locality.
+            // Some firmware lists every CPU on every node, which says nothing about locality; nodes may nest.
+            let contradicts = |other: &NumaNode| {
+                let both = cpus.intersection(&other.cpus);
+                !both.is_empty() && (cpus == other.cpus || both != cpus && both != other.cpus)
+            };
+            if nodes.iter().any(contradicts) {
                 disputes.push(dispute(&format!("NUMA node {id}"), &cpus));
                 continue;
             }
-            taken = taken.union(&cpus);
             let info = fields(&self.root.read(&format!("{folder}/meminfo")).unwrap_or_default());
             let bytes = |name: &str| info.get(name).map(|kib| kib.saturating_mul(1024));
             nodes.push(NumaNode {
@@ -210,6 +228,25 @@ impl TopologySource for SysfsReader<'_> {
     fn topology(&self) -> Result<Topology, Problem> {
         Ok(self.read().0)
     }
+}
+
+/// AMD's module chips list two cores as siblings, with different core numbers. Numbers only ever split a set,
+/// because they repeat between clusters.
+fn split_by_id(set: &CpuSet, ids: &BTreeMap<u32, i64>) -> Vec<CpuSet> {
+    let mut parts: BTreeMap<Option<i64>, CpuSet> = BTreeMap::new();
+    for cpu in set.iter() {
+        parts.entry(ids.get(&cpu).copied()).or_default().insert(cpu);
+    }
+    parts.into_values().collect()
+}
+
+/// The smallest node with this CPU.
+fn node_of(nodes: &[NumaNode], cpu: u32) -> Option<u32> {
+    nodes
+        .iter()
+        .filter(|node| node.cpus.contains(cpu))
+        .min_by_key(|node| node.cpus.len())
+        .map(|node| node.id)
 }
 
 fn dispute(what: &str, cpus: &CpuSet) -> Problem {

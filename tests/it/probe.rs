@@ -1,8 +1,9 @@
 //! The probe against captured machines: every fixture, every topology snapshot, every CPUID dump.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use edge_deploy::base::CpuSet;
 use edge_deploy::probe::{self, Hardware, Root};
 use serde_json::Value;
 
@@ -142,4 +143,133 @@ fn the_comparison_can_fail() {
         faults(serde_json::json!({"gpu": [{"name": "y"}], "warning_contains": "z", "absent": null})),
         3
     );
+}
+
+/// Unpacks a snapshot and gives the folder that holds `proc` and `sys`.
+fn unpack(archive: &Path) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let status = std::process::Command::new("tar")
+        .args([
+            // Thousands of memory-block links that nothing reads would take most of the time.
+            "--exclude=*/node/node*/memory[0-9]*",
+            "-xjf",
+            &archive.to_string_lossy(),
+            "-C",
+            &dir.path().to_string_lossy(),
+        ])
+        .status()
+        .unwrap();
+    assert!(status.success(), "{} could not be unpacked", archive.display());
+    let mut top = dir.path().to_path_buf();
+    while !["proc", "sys", "cpuid", "pu0"]
+        .iter()
+        .any(|name| top.join(name).exists())
+    {
+        let mut entries: Vec<_> = fs::read_dir(&top)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect();
+        assert_eq!(entries.len(), 1, "{} has an unknown layout", archive.display());
+        top = entries.remove(0);
+    }
+    if top.join("fsroot").is_dir() {
+        top = top.join("fsroot");
+    }
+    (dir, top)
+}
+
+fn set(value: &Value) -> CpuSet {
+    value.as_str().unwrap().parse().unwrap()
+}
+
+#[test]
+fn every_linux_snapshot_has_the_expected_counts() {
+    let test = "every_linux_snapshot_has_the_expected_counts";
+    let Some(folder) = shared(test, "hwloc") else {
+        return;
+    };
+    let expected: Value =
+        serde_json::from_slice(&fs::read(folder.join("linux-expected.json")).unwrap()).unwrap();
+    let mut faults = Vec::new();
+    let mut count = 0;
+    for (name, entry) in expected
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(name, _)| *name != "_meta")
+    {
+        let archive = ["tar.bz2", "fsroot.tar.bz2"]
+            .map(|end| folder.join("linux").join(format!("{name}.{end}")))
+            .into_iter()
+            .find(|path| path.exists())
+            .unwrap_or_else(|| panic!("{name} is not there"));
+        count += 1;
+        let (_dir, top) = unpack(&archive);
+        let facts = probe::facts(&probe_at(&top));
+        let want = &entry["summary"];
+        let mut check = |what: &str, have: &Value, want: &Value| {
+            if have != want {
+                faults.push(format!("{name}: {what} is {have}, expected {want}"));
+            }
+        };
+        check(
+            "logical CPUs",
+            &facts["logical_cpus_allowed"],
+            &want["logical_cpus"],
+        );
+        check("allowed CPUs", &facts["allowed_cpus"], &want["cpu_os_indexes"]);
+        if name == "allowed-test1" {
+            check("memory nodes", &facts["allowed_mems"], &Value::from("1-2"));
+            continue;
+        }
+        if want["cores"] != 0 {
+            check("cores", &facts["cores_allowed"], &want["cores"]);
+        }
+        for key in ["packages", "numa_nodes", "l3_count", "dies"] {
+            check(key, &facts[key], &want[key]);
+        }
+        check(
+            "node memory",
+            &sorted(&facts["numa_memory_bytes"]),
+            &sorted(&want["numa_memory_bytes"]),
+        );
+        if let Some(hidden) = want["hidden_pus"].as_object() {
+            check("hidden CPUs", &facts["hidden_cpus"], &hidden["cpus"]);
+            check("hidden CPUs", &facts["hidden_cpus_count"], &hidden["count"]);
+        }
+        let kinds = want["cpu_kinds"].as_array().unwrap();
+        if !kinds.is_empty() {
+            check(
+                "kinds",
+                &facts["cpu_kinds"].as_array().unwrap().len().into(),
+                &kinds.len().into(),
+            );
+            for kind in kinds {
+                let cpus = set(&kind["cpus"]);
+                let ours = facts["cpu_kinds"]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|kind| set(&kind["cpus"]));
+                // hwloc leaves CPUs without a stated clock out of any kind; ours always cover all.
+                let found = ours
+                    .into_iter()
+                    .any(|ours| cpus == ours || kinds.len() == 1 && cpus.is_subset(&ours));
+                check("a kind", &Value::from(found), &Value::from(true));
+            }
+        }
+    }
+    assert!(count >= 39, "only {count} snapshots were found");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+fn sorted(value: &Value) -> Value {
+    let mut pairs: Vec<_> = value
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    pairs.sort_by_key(|(key, _)| key.parse::<u32>().unwrap());
+    pairs.into_iter().collect::<serde_json::Map<_, _>>().into()
 }
