@@ -201,7 +201,7 @@ pub const FAMILIES: &[Family] = &[
         name: "spark2_5",
         model_types: &["spark2_5"],
         architectures: &["Spark2_5ForCausalLM"],
-        profile: "spark_x2",
+        profile: "spark2_5",
         hf_names: &[
             (TensorRole::TokenEmbedding, "model.embedding.weight"),
             (TensorRole::Qkv, "model.layers.{}.self_attn.q_k_v_proj.weight"),
@@ -369,5 +369,31 @@ pub fn required_shape(role: TensorRole, spec: &DecoderSpec) -> Option<Vec<u64>> 
         TensorRole::Gate | TensorRole::Up => Some(vec![ffn, hidden]),
         TensorRole::Down => Some(vec![hidden, ffn]),
         TensorRole::RopeFreqs => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_family_has_its_profile_and_is_found_by_each_of_its_names() {
+        for family in FAMILIES {
+            let profile = format!("{}/profiles/{}.yaml", env!("CARGO_MANIFEST_DIR"), family.profile);
+            assert!(std::path::Path::new(&profile).exists(), "{profile}");
+            assert_eq!(by_gguf_architecture(family.name).unwrap().name, family.name);
+            for kind in family.model_types {
+                assert_eq!(by_hf_config(Some(kind), &[]).unwrap().name, family.name);
+            }
+            for architecture in family.architectures {
+                assert_eq!(
+                    by_hf_config(None, &["X", architecture]).unwrap().name,
+                    family.name
+                );
+            }
+        }
+        let problem = by_hf_config(Some("rwkv"), &["LlamaForCausalLM"]).unwrap_err();
+        assert_eq!(problem.code, Code::ModelUnsupported);
+        assert_eq!(problem.details.unwrap()["served"][3], "spark2_5");
     }
 }

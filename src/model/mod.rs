@@ -5,6 +5,7 @@
 
 pub mod card;
 mod check;
+pub mod embedded;
 mod end_tokens;
 pub mod families;
 pub mod formats;
@@ -65,7 +66,9 @@ fn inspect_folder(folder: &Path) -> Result<ModelCard, Problem> {
         let path = entry.map_err(|error| formats::unreadable(folder, &error))?.path();
         safetensors |= has_extension(&path, "safetensors") || path.ends_with("model.safetensors.index.json");
         pickles |= has_extension(&path, "bin") || has_extension(&path, "pt");
-        if has_extension(&path, "gguf") {
+        // `mmproj-*.gguf` is the vision part that some publishers put beside the language model.
+        let vision = formats::file_name(&path).starts_with("mmproj");
+        if has_extension(&path, "gguf") && !vision {
             ggufs.push(path);
         }
     }

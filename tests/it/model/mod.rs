@@ -2,6 +2,7 @@
 
 mod damaged;
 mod folders;
+mod mutated;
 mod readable;
 
 use std::path::Path;

@@ -342,3 +342,23 @@ fn tensor_names_are_those_of_the_published_files() {
         assert_eq!(gguf(family, role), gguf_name, "{family} {role:?}");
     }
 }
+
+/// The built-in cards against the files they were made from. `EDGE_DEPLOY_BLESS=1` writes them anew.
+#[test]
+fn embedded_cards_are_those_of_the_files() {
+    for embedded in model::embedded::MODELS {
+        let name = embedded.file_name;
+        let Some(path) = support::model_file("embedded_cards_are_those_of_the_files", name) else {
+            continue;
+        };
+        let mut card = model::inspect(&path).unwrap();
+        card.files.clear();
+        if std::env::var_os("EDGE_DEPLOY_BLESS").is_some() {
+            let file = format!("src/model/cards/{}.json", name.trim_end_matches(".gguf"));
+            let text = serde_json::to_string(&card).unwrap() + "\n";
+            std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join(file), text).unwrap();
+            continue;
+        }
+        assert_eq!(model::embedded::card(name).unwrap().unwrap(), card, "{name}");
+    }
+}

@@ -52,12 +52,7 @@ pub fn model_file(test: &str, name: &str) -> Option<PathBuf> {
 
 /// Resident memory of this process, in bytes.
 pub fn rss_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    status_bytes("VmRSS:")
 }
 
 /// Whether this process runs `test` and nothing else, so that its memory can be measured. If not, runs it so in a
@@ -80,4 +75,15 @@ pub fn alone(test: &str) -> bool {
         String::from_utf8_lossy(&run.stderr)
     );
     false
+}
+
+/// Highest resident memory of this process so far, in bytes.
+pub fn peak_rss_bytes() -> u64 {
+    status_bytes("VmHWM:")
+}
+
+fn status_bytes(field: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
