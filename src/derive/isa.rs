@@ -14,21 +14,25 @@ pub const BEST: &str = "best";
 const CAPS: &[(&str, &str, &[&str])] = &[
     ("x86_64", "scalar", &[]),
     ("x86_64", "avx2", &["avx2", "fma", "f16c"]),
-    ("x86_64", "avx512", &["avx512f", "avx512bw", "avx512vl"]),
+    ("x86_64", "avx_vnni", &["avx2", "fma", "f16c", "avx_vnni"]),
     (
         "x86_64",
         "avx512_vnni",
         &["avx512f", "avx512bw", "avx512vl", "avx512_vnni"],
     ),
-    ("x86_64", "avx512_bf16", &["avx512f", "avx512_bf16"]),
-    ("x86_64", "amx", &["amx_tile", "amx_int8"]),
     ("aarch64", "scalar", &[]),
-    ("aarch64", "neon", &["neon"]),
-    ("aarch64", "dotprod", &["neon", "dotprod"]),
-    ("aarch64", "i8mm", &["neon", "i8mm"]),
-    ("aarch64", "bf16", &["neon", "bf16"]),
-    ("aarch64", "sve", &["sve"]),
 ];
+
+/// Names that a pin may have on an architecture, in rising order; `scalar` alone where there are no other kernels.
+#[must_use]
+pub fn names(arch: &str) -> Vec<&'static str> {
+    let names: Vec<&str> = CAPS
+        .iter()
+        .filter(|(own, ..)| *own == arch)
+        .map(|(_, name, _)| *name)
+        .collect();
+    if names.is_empty() { vec!["scalar"] } else { names }
+}
 
 /// The cap for a stage, and a warning when the cap asks for more than the processor has.
 pub fn cap(
@@ -50,15 +54,19 @@ pub fn cap(
     if pin.value == BEST {
         return Ok((Decision::pinned(pin, "no cap"), Vec::new()));
     }
+    // The engine shows its kernels as `x86_64-avx2`; what it shows may be written back.
+    let name = pin
+        .value
+        .strip_prefix(hardware.arch.as_str())
+        .and_then(|rest| rest.strip_prefix('-'))
+        .unwrap_or(&pin.value);
     let of_arch = || CAPS.iter().filter(|(arch, ..)| *arch == hardware.arch);
-    let names = || of_arch().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ");
-    let Some((_, _, needs)) = of_arch().find(|(_, name, _)| *name == pin.value) else {
-        let known_elsewhere = CAPS.iter().any(|(_, name, _)| *name == pin.value);
-        // `scalar` exists everywhere, also on architectures without a row above.
-        if pin.value == "scalar" {
+    let Some((_, _, needs)) = of_arch().find(|(_, own, _)| *own == name) else {
+        if name == "scalar" {
             return Ok((Decision::pinned(pin, "portable kernels only"), Vec::new()));
         }
-        let (code, what) = if known_elsewhere {
+        let elsewhere = CAPS.iter().any(|(_, own, _)| *own == name);
+        let (code, what) = if elsewhere {
             (
                 Code::PinUnmet,
                 format!(
@@ -72,20 +80,13 @@ pub fn cap(
             (
                 Code::BadValue,
                 format!(
-                    "{} names the instruction set `{}`, which is not known",
+                    "{} names the instruction set `{}`, for which there are no kernels",
                     pin.named(),
                     pin.value
                 ),
             )
         };
-        let remedy = format!(
-            "use one of: {BEST}, {}",
-            if names().is_empty() {
-                "scalar".to_owned()
-            } else {
-                names()
-            }
-        );
+        let remedy = format!("use one of: {BEST}, {}", names(&hardware.arch).join(", "));
         return Err(Problem::new(code, what, remedy).at(pin.place.clone()));
     };
     let missing: Vec<&str> = needs.iter().filter(|f| !has(f)).copied().collect();

@@ -24,9 +24,9 @@ pub struct Ledger {
     pub items: Vec<LedgerItem>,
     /// Sum of the anonymous items that stay.
     pub steady_bytes: Bytes,
-    /// Largest anonymous total at any time: the greater of loading and serving.
+    /// Largest anonymous total at any time, loading included.
     pub peak_bytes: Bytes,
-    /// Mapped file pages at most; the kernel can drop them, so they are not in the sums.
+    /// Mapped file pages while loading; the kernel can drop them, so they are not in the sums.
     pub mapped_bytes: Bytes,
     /// What may be used.
     pub available_bytes: Bytes,
@@ -37,7 +37,7 @@ pub struct Ledger {
 /// One item of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LedgerItem {
-    /// `weights`, `kv`, `activations`, `rope`, `tokenizer`, `process`, `load_transient` or `source_mapping`.
+    /// `weights`, `kv`, `activations`, `rope`, `tokenizer`, `process` or `source_mapping`.
     pub name: String,
     /// Size.
     pub bytes: Bytes,
@@ -120,46 +120,46 @@ impl<'a> Demand<'a> {
             .unwrap_or_else(|| Bytes(scaled(self.kv_computed(context, max_seqs).0, self.kv_headroom)))
     }
 
+    /// Rows of a pass at most: a full batch of prompt and a token for each other sequence.
+    fn rows(&self, max_seqs: usize) -> u64 {
+        (self.prefill_batch as u64).saturating_add(max_seqs as u64)
+    }
+
     /// Work buffers of one pass.
     #[must_use]
-    pub fn activations(&self, context: usize, max_seqs: usize) -> Bytes {
+    pub fn activations(&self, max_seqs: usize) -> Bytes {
         let spec = &self.card.decoder;
-        let rows = self.prefill_batch.min(self.rounded(context)).max(max_seqs) as u64;
-        // In f32, for each row: residual, normed input and branch output; q, k, v and attention output; gate and up.
-        let row = 3 * spec.hidden
-            + spec.heads * (spec.head_dim + spec.value_dim)
+        // In f32, for each row: residual and normed; q, k and v; attention output; gate, up and their product.
+        let queries = spec.heads * spec.head_dim;
+        let row = 2 * spec.hidden
+            + queries
             + spec.kv_heads * (spec.head_dim + spec.value_dim)
-            + 2 * spec.ffn;
-        // The widest input once more as 8-bit codes with scales for the quantised products.
-        let quantised = spec.hidden.max(spec.ffn).max(spec.heads * spec.value_dim);
+            + queries
+            + 3 * spec.ffn;
+        // The input of a product once more: values for float weights, 8-bit codes with scales for quantised ones.
+        let widest = spec.hidden.max(spec.ffn).max(queries) as u64;
         let row_bytes = (row as u64)
             .saturating_mul(4)
-            .saturating_add(quantised as u64 * 5 / 4);
-        // Attention scores of one head for each worker; logits and the sampler's copy with indexes.
-        let scores = (self.threads as u64)
-            .saturating_mul(self.rounded(context) as u64)
-            .saturating_mul(4);
+            .saturating_add(widest.saturating_mul(6));
+        // For each sequence: logits and the sampler's candidates (token and weight).
         let logits = (max_seqs as u64)
             .saturating_mul(spec.vocab as u64)
             .saturating_mul(4 + 8);
-        let exact = rows
+        let exact = self
+            .rows(max_seqs)
             .saturating_mul(row_bytes)
-            .saturating_add(scores)
             .saturating_add(logits);
         Bytes(scaled(exact, self.activation_headroom))
     }
 
-    /// Sine and cosine tables for every distinct rotary embedding.
+    /// Sine and cosine of the rows of a pass, for every distinct rotary embedding.
     #[must_use]
-    pub fn rope(&self, context: usize) -> Bytes {
+    pub fn rope(&self, max_seqs: usize) -> Bytes {
         let dims: u64 = distinct_ropes(&self.card.decoder)
             .iter()
             .map(|rope| rope.dims as u64)
             .sum();
-        Bytes(
-            dims.saturating_mul(self.rounded(context) as u64)
-                .saturating_mul(4),
-        )
+        Bytes(dims.saturating_mul(self.rows(max_seqs)).saturating_mul(4))
     }
 
     /// All items for a context and a number of sequences, largest first.
@@ -212,24 +212,25 @@ impl<'a> Demand<'a> {
             item("kv", self.kv(context, max_seqs).0, true, true, kv_because),
             item(
                 "activations",
-                self.activations(context, max_seqs).0,
+                self.activations(max_seqs).0,
                 true,
                 true,
                 format!(
-                    "work buffers for {} rows, scores of {} workers over {tokens} tokens, logits of {max_seqs} × {}; × {} headroom",
-                    self.prefill_batch.min(tokens).max(max_seqs),
-                    self.threads,
+                    "work buffers for {} rows ({} of prompt, {max_seqs} of sequences), logits and candidates of {max_seqs} × {}; × {} headroom",
+                    self.rows(max_seqs),
+                    self.prefill_batch,
                     spec.vocab,
                     self.activation_headroom
                 ),
             ),
             item(
                 "rope",
-                self.rope(context).0,
+                self.rope(max_seqs).0,
                 true,
                 true,
                 format!(
-                    "{} tables of sine and cosine for {tokens} positions",
+                    "sine and cosine of {} rows for {} rotary embeddings",
+                    self.rows(max_seqs),
                     distinct_ropes(spec).len()
                 ),
             ),
@@ -258,18 +259,14 @@ impl<'a> Demand<'a> {
                 ),
             ),
             item(
-                "load_transient",
-                self.held.largest,
-                true,
-                false,
-                "the largest tensor once more while it is being laid out".to_owned(),
-            ),
-            item(
                 "source_mapping",
-                self.card.file_bytes.0,
+                self.held.largest_source,
                 false,
                 false,
-                "pages of the mapped weight files, given back as tensors are laid out".to_owned(),
+                format!(
+                    "pages of the mapped weight files ({} in all) while one tensor is laid out straight into its place; given back after each",
+                    self.card.file_bytes
+                ),
             ),
         ];
         items.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
@@ -287,12 +284,9 @@ impl<'a> Demand<'a> {
                 .fold(0u64, |sum, i| sum.saturating_add(i.bytes.0))
         };
         let steady = sum(&|i| i.anonymous && i.steady);
-        // Caches and buffers are made after the weights, so the load transient does not come on top of them.
-        let late = ["kv", "activations", "rope"];
-        let loading = sum(&|i| i.anonymous && !late.contains(&i.name.as_str()));
         Ledger {
             steady_bytes: Bytes(steady),
-            peak_bytes: Bytes(steady.max(loading)),
+            peak_bytes: Bytes(sum(&|i| i.anonymous)),
             mapped_bytes: Bytes(sum(&|i| !i.anonymous)),
             available_bytes: available,
             reserve_bytes: reserve,
@@ -300,22 +294,22 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// Largest anonymous total at any time.
+    /// Largest anonymous total at any time. Weights are laid out straight from the mapped files, so loading needs no
+    /// anonymous memory beyond what stays.
     #[must_use]
     pub fn peak(&self, context: usize, max_seqs: usize) -> Bytes {
         let tokenizer = (self.card.tokenizer.vocab as u64).saturating_mul(TOKENIZER_BYTES_PER_ENTRY);
         let workers = (self.threads as u64).saturating_mul(WORKER_BYTES);
-        let base = [self.held.bytes, tokenizer, self.process.0, workers]
-            .iter()
-            .fold(0u64, |sum, &n| sum.saturating_add(n));
-        let serving = [
+        let parts = [
+            self.held.bytes,
+            tokenizer,
+            self.process.0,
+            workers,
             self.kv(context, max_seqs).0,
-            self.activations(context, max_seqs).0,
-            self.rope(context).0,
-        ]
-        .iter()
-        .fold(base, |sum, &n| sum.saturating_add(n));
-        Bytes(serving.max(base.saturating_add(self.held.largest)))
+            self.activations(max_seqs).0,
+            self.rope(max_seqs).0,
+        ];
+        Bytes(parts.iter().fold(0u64, |sum, &n| sum.saturating_add(n)))
     }
 
     /// The longest context up to `limit` that fits with `max_seqs` sequences, or `None` if not even one block does.

@@ -363,3 +363,8 @@ fn model(card: &ModelCard, asked: &Asked) -> ModelDraft {
         card,
     }
 }
+
+#[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;

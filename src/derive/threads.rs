@@ -466,8 +466,8 @@ fn pinning(
             "the hypervisor hides which CPU is which core, so binding could put two workers on one core"
                 .to_owned(),
         )
-    } else if hardware.topology.kinds_confidence == Confidence::Low && hardware.topology.kinds.len() > 1 {
-        Some("the kinds of core cannot be told apart for certain".to_owned())
+    } else if hardware.topology.kinds_confidence == Confidence::Low {
+        Some("which CPU is which kind of core is not known for certain, so binding could keep a worker on a slow one".to_owned())
     } else if cpus.value.len() > threads.value {
         Some(format!(
             "{} CPUs are named for {} workers; the kernel chooses among them",

@@ -15,20 +15,38 @@ pub const NATIVE: &str = "native";
 /// Paths that have kernels.
 pub const PATHS: &[&str] = &[NATIVE];
 
-/// Bytes of one block as the engine holds it.
+/// Rows that the engine lays out side by side; the last tile is filled up.
+const TILE_ROWS: u64 = 16;
+
+/// Bytes of one block of one row as the engine holds it.
 ///
-/// Every type keeps its file layout except those of less than 4 bits, whose codes are spread to 4 bits at load so
-/// that one product kernel serves them (256 codes of 4 bits, 16 group scales and minima, the block's own scales).
+/// The layout keeps the codes at their stored width and the scales per 32 columns in whole bytes. That costs nothing
+/// for most formats, a byte or two per 256 columns for those with packed 6-bit scales, and widens codes of less than
+/// 4 bits to 4, so that one product kernel serves them.
 #[must_use]
 pub fn held_block_bytes(kind: TensorType) -> usize {
-    kind.block_bytes()
+    match kind {
+        TensorType::Q2_K | TensorType::Q4_K => 148,
+        TensorType::Q3_K => 146,
+        TensorType::Q5_K => 180,
+        TensorType::IQ4_XS => 138,
+        other => other.block_bytes(),
+    }
 }
 
 /// Bytes of a tensor as the engine holds it.
 #[must_use]
 pub fn held_bytes(tensor: &TensorFact) -> u64 {
-    let block = tensor.dtype.block_bytes().max(1) as u64;
-    (tensor.bytes.0 / block).saturating_mul(held_block_bytes(tensor.dtype) as u64)
+    let elements = tensor.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d));
+    let Some((&columns, outer)) = tensor.shape.split_last().filter(|(_, outer)| !outer.is_empty()) else {
+        // Vectors (norm weights) are held in f32.
+        return elements.saturating_mul(4);
+    };
+    let rows = outer.iter().fold(1u64, |n, &d| n.saturating_mul(d));
+    let rows = rows.checked_next_multiple_of(TILE_ROWS).unwrap_or(u64::MAX);
+    let blocks = columns.div_ceil(tensor.dtype.block_len().max(1) as u64);
+    rows.saturating_mul(blocks)
+        .saturating_mul(held_block_bytes(tensor.dtype) as u64)
 }
 
 /// All weights as the engine holds them.
@@ -36,8 +54,8 @@ pub fn held_bytes(tensor: &TensorFact) -> u64 {
 pub struct HeldWeights {
     /// Sum.
     pub bytes: u64,
-    /// The largest single tensor.
-    pub largest: u64,
+    /// The largest single tensor, in the file.
+    pub largest_source: u64,
     /// By format name.
     pub by_format: BTreeMap<&'static str, u64>,
     /// Elements in all tensors.
@@ -51,7 +69,7 @@ pub fn held_weights(card: &ModelCard) -> HeldWeights {
     for tensor in &card.tensors {
         let bytes = held_bytes(tensor);
         held.bytes = held.bytes.saturating_add(bytes);
-        held.largest = held.largest.max(bytes);
+        held.largest_source = held.largest_source.max(tensor.bytes.0);
         let sum = held.by_format.entry(tensor.dtype.as_str()).or_default();
         *sum = sum.saturating_add(bytes);
         let elements = tensor.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d));

@@ -148,15 +148,15 @@ fn explain_ledger(book: &mut Book, ledger: &Ledger, because: &str) {
         "memory.ledger",
         "every item with its own reason; sums count anonymous memory",
     );
-    let listed = |steady_only: bool| {
+    let listed = |steady: bool| {
         let items = ledger
             .items
             .iter()
-            .filter(|item| item.anonymous && (item.steady || !steady_only));
-        items
+            .filter(|item| item.anonymous && (item.steady || !steady));
+        let listed: Vec<String> = items
             .map(|item| format!("{} {}", item.name, item.bytes))
-            .collect::<Vec<_>>()
-            .join(" + ")
+            .collect();
+        listed.join(" + ")
     };
     book.note(
         "memory.steady_bytes",
@@ -169,8 +169,7 @@ fn explain_ledger(book: &mut Book, ledger: &Ledger, because: &str) {
         &ledger.peak_bytes,
         "memory.ledger",
         format!(
-            "the greater of serving ({}) and loading, when the largest tensor stands twice and caches are not made yet; of {}",
-            ledger.steady_bytes,
+            "{}; weights are laid out straight from the mapped files",
             listed(false)
         ),
     );
