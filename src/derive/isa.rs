@@ -34,6 +34,18 @@ pub fn names(arch: &str) -> Vec<&'static str> {
     if names.is_empty() { vec!["scalar"] } else { names }
 }
 
+/// Whether kernels of the name `used` (with or without architecture) keep to the cap `cap`.
+#[must_use]
+pub fn within(used: &str, cap: &str) -> bool {
+    let bare = |name: &str| name.rsplit('-').next().unwrap_or(name).to_owned();
+    let rank = |name: &str| CAPS.iter().position(|(_, own, _)| *own == name);
+    cap == BEST
+        || match (rank(&bare(used)), rank(&bare(cap))) {
+            (Some(used), Some(cap)) => used <= cap,
+            _ => bare(used) == bare(cap),
+        }
+}
+
 /// The cap for a stage, and a warning when the cap asks for more than the processor has.
 pub fn cap(
     hardware: &Hardware,

@@ -160,3 +160,6 @@ pub struct Deadlines {
     /// Finishing what runs after SIGTERM.
     pub shutdown_ms: Millis,
 }
+
+#[cfg(test)]
+mod tests;

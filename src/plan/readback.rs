@@ -8,6 +8,7 @@ use serde_json::json;
 use super::effective::{Effective, EffectiveStage};
 use super::{Origin, Plan, StagePlan};
 use crate::base::{Bytes, Code, CpuSet, KeyPath, Problem};
+use crate::derive::isa;
 use crate::model::kv;
 
 /// Every difference between the plan and the running engine.
@@ -63,6 +64,13 @@ fn compare_stage(
         stage.huge_pages.to_string(),
         real.huge_pages.to_string(),
     );
+    if !isa::within(&real.kernels, &stage.isa_cap) {
+        found.push(differs(
+            &key("isa_cap"),
+            &format!("at most `{}`", stage.isa_cap),
+            &real.kernels,
+        ));
+    }
     compare_workers(&key("cpus"), stage, &real.worker_cpus, found);
     compare_cache(plan, name, stage, real, found);
 }
