@@ -5,7 +5,12 @@
 
 #[allow(unsafe_code, reason = "SIMD; each block states why it is sound")]
 pub mod kernels;
+pub mod kv_cache;
+pub mod nets;
+pub mod nn;
 pub mod sampler;
+pub mod stage;
+pub mod stages;
 pub mod status;
 pub mod team;
 

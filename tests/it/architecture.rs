@@ -50,6 +50,7 @@ const ENGINE_ORDER: &[&str] = &[
     "scheduler",
     "pipeline",
     "handle",
+    "start",
     "mod",
 ];
 const MAX_LINES: usize = 700;

@@ -9,6 +9,7 @@
 
 mod architecture;
 mod config;
+mod engine;
 mod fetch;
 mod model;
 mod probe;

@@ -1,0 +1,242 @@
+//! From a model file's tensors to packed weights.
+//!
+//! In: [`Weights`], the card's names and shapes. Out: [`PackedMatrix`] and norm vectors.
+//! Invariant: tensor by tensor; the file's pages of a tensor are given back once it is packed, so loading needs the
+//! packed weights and one tensor, never the file twice. A missing or mis-shaped tensor is named with both shapes.
+
+use std::collections::BTreeMap;
+
+use crate::base::{Bytes, Code, Problem};
+use crate::engine::kernels::{PackSource, PackedMatrix};
+use crate::model::card::{ModelCard, RopeSpec, TensorType};
+use crate::model::families::{TensorRole, required_shape, tensor_name};
+use crate::model::weights::{TensorView, Weights};
+
+/// How far loading has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadProgress {
+    /// Bytes of the file that are packed.
+    pub done: Bytes,
+    /// Bytes of all tensors.
+    pub total: Bytes,
+}
+
+/// Called after each tensor.
+pub type OnProgress<'p> = dyn FnMut(LoadProgress) + 'p;
+
+/// Reads the tensors of one model.
+pub(super) struct Loader<'a, 'p> {
+    card: &'a ModelCard,
+    weights: &'a Weights,
+    huge_pages: bool,
+    on_progress: &'a mut OnProgress<'p>,
+    progress: LoadProgress,
+    formats: BTreeMap<String, Bytes>,
+}
+
+impl<'a, 'p> Loader<'a, 'p> {
+    pub(super) fn new(
+        card: &'a ModelCard,
+        weights: &'a Weights,
+        huge_pages: bool,
+        on_progress: &'a mut OnProgress<'p>,
+    ) -> Self {
+        let total = Bytes(card.tensors.iter().map(|tensor| tensor.bytes.0).sum());
+        Self {
+            card,
+            weights,
+            huge_pages,
+            on_progress,
+            progress: LoadProgress {
+                done: Bytes(0),
+                total,
+            },
+            formats: BTreeMap::new(),
+        }
+    }
+
+    /// Bytes held so far, by format as held.
+    pub(super) fn into_format_bytes(self) -> BTreeMap<String, Bytes> {
+        self.formats
+    }
+
+    /// A norm's weights, with the family's offset added.
+    pub(super) fn norm(&mut self, role: TensorRole, layer: usize) -> Result<Vec<f32>, Problem> {
+        let (name, view) = self.find(role, layer)?;
+        let mut values = float_values(&name, view)?;
+        for value in &mut values {
+            *value += self.card.decoder.norm_weight_offset;
+        }
+        self.formats.entry("F32".to_owned()).or_default().0 += (values.len() * 4) as u64;
+        self.packed(&name, view.bytes.len());
+        Ok(values)
+    }
+
+    /// One matrix of the rows of several tensors, one below the other. `rope` gives the rotated rows of q and k
+    /// where the file has them interleaved.
+    pub(super) fn matrix(
+        &mut self,
+        roles: &[TensorRole],
+        layer: usize,
+        rope: Option<&RopeSpec>,
+    ) -> Result<PackedMatrix, Problem> {
+        let spec = &self.card.decoder;
+        let mut found = Vec::with_capacity(roles.len());
+        for &role in roles {
+            let (name, view) = self.find(role, layer)?;
+            let order = rope
+                .filter(|_| spec.qk_rows_interleaved && matches!(role, TensorRole::Q | TensorRole::K))
+                .map(|rope| uninterleaved_rows(view.shape[0] as usize, spec.head_dim, rope.dims));
+            found.push((name, view, order));
+        }
+        let sources: Vec<PackSource<'_>> = found
+            .iter()
+            .map(|(_, view, order)| PackSource {
+                dtype: view.dtype,
+                rows: view.shape[0] as usize,
+                cols: view.shape[1] as usize,
+                bytes: view.bytes,
+                row_order: order.as_deref(),
+            })
+            .collect();
+        let matrix = PackedMatrix::pack(&sources, self.huge_pages).map_err(|mut problem| {
+            let names: Vec<&str> = found.iter().map(|(name, ..)| name.as_str()).collect();
+            problem.what = format!("`{}`: {}", names.join("`, `"), problem.what);
+            problem
+        })?;
+        for (format, bytes) in matrix.format_bytes() {
+            self.formats.entry(format).or_default().0 += bytes.0;
+        }
+        for (name, view, _) in &found {
+            self.packed(name, view.bytes.len());
+        }
+        Ok(matrix)
+    }
+
+    /// The tensor of a role, of the shape the network needs.
+    fn find(&self, role: TensorRole, layer: usize) -> Result<(String, TensorView<'a>), Problem> {
+        let card = self.card;
+        let wanted = required_shape(role, &card.decoder);
+        let name = tensor_name(card.format, &card.family, role, layer);
+        let (Some(wanted), Some(name)) = (wanted, name) else {
+            return Err(Problem::new(
+                Code::Internal,
+                format!(
+                    "family `{}` has no tensor for {role:?}, but its network asks for one",
+                    card.family
+                ),
+                "report this with the model's name",
+            ));
+        };
+        let Some(view) = self.weights.tensor(&name) else {
+            return Err(Problem::new(
+                Code::ModelMalformed,
+                format!("the tensor `{name}` of shape {wanted:?} is missing"),
+                "fetch the model again, or use another conversion of it",
+            )
+            .why("the network cannot be computed without it"));
+        };
+        if view.shape != wanted {
+            return Err(Problem::new(
+                Code::ModelMalformed,
+                format!(
+                    "the tensor `{name}` has the shape {:?}; the network needs {wanted:?}",
+                    view.shape
+                ),
+                "fetch the model again, or use another conversion of it",
+            )
+            .why("the file's sizes and its tensors contradict each other"));
+        }
+        Ok((name, view))
+    }
+
+    fn packed(&mut self, name: &str, bytes: usize) {
+        if let Err(error) = self.weights.release(name) {
+            // The system keeps the pages until it needs them: more memory for a while, nothing wrong.
+            tracing::warn!(tensor = name, %error, "could not give back file pages");
+        }
+        self.progress.done.0 += bytes as u64;
+        (self.on_progress)(self.progress);
+    }
+}
+
+/// Where each row of a q or k matrix with pairs (i, i + rotated/2) stands in a file with pairs (2i, 2i + 1).
+fn uninterleaved_rows(rows: usize, head_dim: usize, rotated: usize) -> Vec<u32> {
+    let half = rotated / 2;
+    (0..rows)
+        .map(|row| {
+            let (head, within) = (row / head_dim, row % head_dim);
+            let from = match within {
+                first if first < half => 2 * first,
+                second if second < rotated => 2 * (second - half) + 1,
+                unrotated => unrotated,
+            };
+            (head * head_dim + from) as u32
+        })
+        .collect()
+}
+
+fn float_values(name: &str, view: TensorView<'_>) -> Result<Vec<f32>, Problem> {
+    let pairs = || view.bytes.as_chunks::<2>().0.iter();
+    Ok(match view.dtype {
+        TensorType::F32 => view
+            .bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|&b| f32::from_le_bytes(b))
+            .collect(),
+        TensorType::F16 => pairs().map(|&b| half::f16::from_le_bytes(b).to_f32()).collect(),
+        TensorType::BF16 => pairs().map(|&b| half::bf16::from_le_bytes(b).to_f32()).collect(),
+        other => {
+            return Err(Problem::new(
+                Code::ModelUnsupported,
+                format!("the norm `{name}` is stored as {}", other.as_str()),
+                "use a file whose norms are F32, F16 or BF16, as every common converter writes them",
+            ));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_uninterleaved_within_each_head() {
+        assert_eq!(uninterleaved_rows(8, 4, 4), [0, 2, 1, 3, 4, 6, 5, 7]);
+        assert_eq!(uninterleaved_rows(6, 6, 4), [0, 2, 1, 3, 4, 5]);
+    }
+
+    #[test]
+    fn float_vectors_are_read_in_every_type_and_others_refused() {
+        let view = |dtype, bytes| TensorView {
+            dtype,
+            shape: &[2],
+            bytes,
+        };
+        let f32s: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(
+            float_values("n", view(TensorType::F32, &f32s)).unwrap(),
+            [1.5, -2.0]
+        );
+        let halves: Vec<u8> = [1.5f32, -2.0]
+            .iter()
+            .flat_map(|&x| half::f16::from_f32(x).to_le_bytes())
+            .collect();
+        assert_eq!(
+            float_values("n", view(TensorType::F16, &halves)).unwrap(),
+            [1.5, -2.0]
+        );
+        let brains: Vec<u8> = [1.5f32, -2.0]
+            .iter()
+            .flat_map(|&x| half::bf16::from_f32(x).to_le_bytes())
+            .collect();
+        assert_eq!(
+            float_values("n", view(TensorType::BF16, &brains)).unwrap(),
+            [1.5, -2.0]
+        );
+        let problem = float_values("blk.0.attn_norm.weight", view(TensorType::Q8_0, &brains)).unwrap_err();
+        assert!(problem.what.contains("blk.0.attn_norm.weight"), "{problem}");
+    }
+}

@@ -1,0 +1,127 @@
+//! The stage of a language model.
+//!
+//! In: its part of the plan, a card, opened weights. Out: passes of its decoder over its KV cache with its team.
+//! Invariant: built on the thread that will run it, so that memory is first touched where it is used; what it reports
+//! is read back, not copied from the plan.
+
+use crate::base::{Code, CpuSet, Problem};
+use crate::engine::kernels::{self, Kernels};
+use crate::engine::kv_cache::{KvCache, KvSizes};
+use crate::engine::nets::Row;
+use crate::engine::nets::decoder::{Decoder, Workspace};
+use crate::engine::nets::load::OnProgress;
+use crate::engine::stage::{Stage, StageSizes};
+use crate::engine::team::Team;
+use crate::model::card::ModelCard;
+use crate::model::weights::Weights;
+use crate::plan::{Dtype, EffectiveStage, StagePlan};
+
+/// A decoder with its cache and its team.
+#[derive(Debug)]
+pub struct DecoderStage {
+    kernels: &'static Kernels,
+    team: Team,
+    decoder: Decoder,
+    cache: KvCache,
+    workspace: Workspace,
+}
+
+/// How weights are held: as the file has them, in another order.
+const WEIGHT_PATH: &str = "native";
+
+impl DecoderStage {
+    /// Starts the team, loads the weights, allocates the cache. The calling thread becomes worker 0.
+    ///
+    /// # Errors
+    /// When the plan asks for what is not built, a tensor does not fit, memory is short or a thread cannot be placed.
+    pub fn build(
+        name: &str,
+        plan: &StagePlan,
+        card: &ModelCard,
+        weights: &Weights,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<Self, Problem> {
+        if plan.dtype != Dtype::F32 {
+            return Err(unmet(name, "dtype", &format!("{:?}", plan.dtype), "f32"));
+        }
+        if plan.weight_path != WEIGHT_PATH {
+            return Err(unmet(name, "weight_path", &plan.weight_path, WEIGHT_PATH));
+        }
+        let kernels = kernels::select(&plan.isa_cap)?;
+        // Neither pinned nor confined: the kernel places the workers, which the team takes as an empty set.
+        let cpus = if plan.pin || plan.confine {
+            plan.cpus.clone()
+        } else {
+            CpuSet::new()
+        };
+        let team = Team::new(name, &cpus, plan.threads, plan.pin)?;
+        team.adopt_current_thread()?;
+        let cache = KvCache::new(
+            &card.decoder,
+            KvSizes {
+                context: plan.context,
+                max_seqs: plan.max_seqs,
+                prefill_batch: plan.prefill_batch,
+                dtype: plan.kv_dtype,
+                huge_pages: plan.huge_pages,
+            },
+        )?;
+        let decoder = Decoder::load(card, weights, plan.huge_pages, on_progress)?;
+        Ok(Self {
+            workspace: Workspace::new(&decoder),
+            kernels,
+            team,
+            decoder,
+            cache,
+        })
+    }
+}
+
+fn unmet(stage: &str, key: &str, seen: &str, wanted: &str) -> Problem {
+    Problem::new(
+        Code::PinUnmet,
+        format!("`stages.{stage}.{key}` is `{seen}`, which this engine cannot do"),
+        format!("set it to `{wanted}`"),
+    )
+}
+
+impl Stage for DecoderStage {
+    fn sizes(&self) -> StageSizes {
+        let sizes = self.cache.sizes();
+        StageSizes {
+            vocab: self.decoder.spec().vocab,
+            context: sizes.context,
+            max_seqs: sizes.max_seqs,
+            prefill_batch: sizes.prefill_batch,
+        }
+    }
+
+    fn pass(&mut self, rows: &[Row]) -> Result<&mut [f32], Problem> {
+        self.decoder.forward(
+            self.kernels,
+            &self.team,
+            &mut self.cache,
+            &mut self.workspace,
+            rows,
+        )
+    }
+
+    fn effective(&self) -> Result<EffectiveStage, Problem> {
+        let sizes = self.cache.sizes();
+        Ok(EffectiveStage {
+            threads: self.team.threads(),
+            worker_cpus: self.team.worker_cpus()?,
+            kernels: self.kernels.name().to_owned(),
+            dtype: Dtype::F32,
+            weight_path: WEIGHT_PATH.to_owned(),
+            kv_dtype: sizes.dtype,
+            context: sizes.context,
+            max_seqs: sizes.max_seqs,
+            kv_bytes: self.cache.bytes(),
+            kv_tokens_by_layer: self.cache.tokens_by_layer(),
+            prefill_batch: sizes.prefill_batch,
+            huge_pages: self.cache.huge_pages(),
+            weight_bytes_by_format: self.decoder.format_bytes().clone(),
+        })
+    }
+}

@@ -1,0 +1,7 @@
+//! Stages: a network with its state, its threads and its place on the machine.
+//!
+//! In: a stage's plan. Out: implementations of [`crate::engine::stage::Stage`]. Invariant: no maths in here.
+
+pub mod decoder;
+
+pub use decoder::DecoderStage;

@@ -1,0 +1,6 @@
+//! The engine through its public interface: against golden logits, against itself under every way of dividing the
+//! work, and under many requests at once.
+
+mod division;
+mod golden;
+mod support;
