@@ -13,6 +13,7 @@ pub mod stage;
 pub mod stages;
 pub mod status;
 pub mod team;
+pub mod text;
 
 use serde::{Deserialize, Serialize};
 

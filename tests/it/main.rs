@@ -14,3 +14,4 @@ mod fetch;
 mod model;
 mod probe;
 mod support;
+mod text;
