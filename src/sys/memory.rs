@@ -1,4 +1,4 @@
-//! Large buffers straight from the kernel, and giving memory back to it.
+//! Large buffers straight from the kernel, and giving heap memory back to it.
 //!
 //! In: a size. Out: [`Region`], zeroed and 2 MiB-aligned, returned to the system on drop.
 //! Invariant: a region's pointer and length never change; its contents are reached only through typed slices.
@@ -151,42 +151,6 @@ pub fn trim_heap() {
     }
 }
 
-/// Drops the resident pages of part of a mapped file; the next read brings them back from the file.
-///
-/// # Errors
-/// `file_access` when the range lies outside the mapping or the system refuses.
-pub fn release_file_pages(file: &memmap2::Mmap, offset: usize, len: usize) -> Result<(), Problem> {
-    let page = rustix::param::page_size();
-    let end = offset
-        .checked_add(len)
-        .filter(|&end| end <= file.len())
-        .ok_or_else(|| {
-            Problem::new(
-                Code::FileAccess,
-                format!(
-                    "bytes {offset}..{offset}+{len} lie outside a mapped file of {}",
-                    file.len()
-                ),
-                "report this as a bug",
-            )
-        })?;
-    let first = offset.next_multiple_of(page);
-    let last = end - end % page;
-    if first >= last {
-        return Ok(());
-    }
-    // SAFETY: `Mmap` is a read-only mapping of a file: dropped pages are read again with the same contents.
-    unsafe { file.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, first, last - first) }.map_err(
-        |error| {
-            Problem::new(
-                Code::FileAccess,
-                format!("cannot release file pages: {error}"),
-                "report this as a bug",
-            )
-        },
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,19 +178,5 @@ mod tests {
             Region::new(usize::MAX / 2, false).unwrap_err().code,
             Code::MemoryShort
         );
-    }
-
-    #[test]
-    fn released_file_pages_read_the_same_again() {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        let content: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
-        std::io::Write::write_all(&mut file, &content).unwrap();
-        // SAFETY: the file belongs to this test alone.
-        let map = unsafe { memmap2::Mmap::map(file.as_file()) }.unwrap();
-        assert_eq!(&map[..], &content[..]);
-        release_file_pages(&map, 10, 90_000).unwrap();
-        assert_eq!(&map[..], &content[..]);
-        assert!(release_file_pages(&map, 99_999, 2).is_err());
-        trim_heap();
     }
 }

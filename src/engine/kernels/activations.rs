@@ -5,7 +5,7 @@
 //! Invariant: a token's codes and scales never depend on the other tokens of the pass.
 
 use super::Kernels;
-use super::layout::{GROUP, Packing};
+use super::layout::{ALL_TYPES, GROUP, Packing};
 use crate::engine::team::Team;
 use crate::model::card::TensorType;
 
@@ -42,26 +42,6 @@ impl Needs {
             .any(|dtype| self.0 & Self::of(dtype).0 != 0 && Packing::of(dtype).is_none())
     }
 }
-
-/// Every type, in declaration order.
-pub(super) const ALL_TYPES: [TensorType; 16] = [
-    TensorType::F32,
-    TensorType::F16,
-    TensorType::BF16,
-    TensorType::Q4_0,
-    TensorType::Q4_1,
-    TensorType::Q5_0,
-    TensorType::Q5_1,
-    TensorType::Q8_0,
-    TensorType::Q2_K,
-    TensorType::Q3_K,
-    TensorType::Q4_K,
-    TensorType::Q5_K,
-    TensorType::Q6_K,
-    TensorType::IQ4_NL,
-    TensorType::IQ4_XS,
-    TensorType::MXFP4,
-];
 
 /// Input of matrix products. Buffers are kept between loads.
 #[derive(Debug, Default)]
@@ -248,6 +228,21 @@ impl Panel {
                 }
             }
         }
+    }
+
+    /// Whether everything weights of type `dtype` with `cols` columns read is there.
+    pub fn holds(&self, dtype: TensorType, cols: usize) -> bool {
+        let Some(packing) = Packing::of(dtype) else {
+            return self.values.len() == cols * self.width;
+        };
+        let count = cols / GROUP * self.width;
+        let parts = if packing.halves() { 2 } else { 1 };
+        cols.is_multiple_of(GROUP)
+            && self.codes.len() == count * GROUP
+            && self.scales.len() == count
+            && self.sums.len() == count
+            && self.half_sums.len() == 2 * count
+            && self.fold(packing).len() == parts * count
     }
 
     /// −offset · Σ codes for a format with this offset.

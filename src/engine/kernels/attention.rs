@@ -17,7 +17,8 @@ use crate::engine::team::Team;
 use crate::plan::Dtype;
 
 /// Positions of a softmax block; rings hold whole blocks.
-pub const KV_BLOCK: usize = 64;
+pub const KV_BLOCK: usize = crate::model::kv::BLOCK;
+const _: () = assert!(KV_BLOCK == 64, "four vectors of 16 positions");
 /// Query heads that share one pass over keys and values: 4 × 4 accumulators.
 const QUERIES: usize = 4;
 /// Tokens of one work item.
@@ -387,10 +388,10 @@ impl Kernels {
                     );
                 }
             }
-            for index in 0..count {
+            for (index, sum) in sum.iter().enumerate().take(count) {
                 let out = &mut scratch.out[(start + index) * dim..(start + index + 1) * dim];
                 out.copy_from_slice(&scratch.acc[index * padded..index * padded + dim]);
-                (self.vector.scale)(out, 1.0 / sum[index]);
+                (self.vector.scale)(out, 1.0 / sum);
             }
         }
     }

@@ -22,6 +22,33 @@ pub const TILE_ROWS: usize = 16;
 /// Columns of a group: one scale of the activations, one step of every kernel.
 pub const GROUP: usize = 32;
 
+/// Every type; entry i has discriminant i.
+pub(super) const ALL_TYPES: [TensorType; 16] = [
+    TensorType::F32,
+    TensorType::F16,
+    TensorType::BF16,
+    TensorType::Q4_0,
+    TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
+    TensorType::Q8_0,
+    TensorType::Q2_K,
+    TensorType::Q3_K,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+    TensorType::IQ4_NL,
+    TensorType::IQ4_XS,
+    TensorType::MXFP4,
+];
+const _: () = {
+    let mut i = 0;
+    while i < ALL_TYPES.len() {
+        assert!(ALL_TYPES[i] as usize == i, "declaration order");
+        i += 1;
+    }
+};
+
 /// How the unsigned codes of a group are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Codes {
@@ -102,6 +129,11 @@ impl Packing {
             scales,
             offset,
         })
+    }
+
+    /// The packed form of the type whose discriminant is `index`; for kernels compiled per type.
+    pub const fn of_index(index: u8) -> Option<Self> {
+        Self::of(ALL_TYPES[index as usize])
     }
 
     /// Bytes of the codes of a group.
@@ -265,7 +297,11 @@ fn block_code(dtype: TensorType, b: &[u8], group: usize, column: usize) -> u8 {
     let pair = |qs: usize| (b[qs + 32 * (group / 4) + column] >> (2 * (group % 4))) & 3;
     let paired_nibble = |qs: usize| {
         let byte = b[qs + 32 * (group / 2) + column];
-        if group % 2 == 0 { byte & 15 } else { byte >> 4 }
+        if group.is_multiple_of(2) {
+            byte & 15
+        } else {
+            byte >> 4
+        }
     };
     match dtype {
         TensorType::Q4_0 | TensorType::IQ4_NL => nibble(2),

@@ -38,6 +38,11 @@ mod ops;
 mod pack;
 mod scalar;
 mod vector;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::OnceLock;
 
@@ -74,6 +79,21 @@ struct Run<'a> {
     panel: &'a activations::Panel,
 }
 
+impl Run<'_> {
+    /// Proves the bounds every kernel relies on.
+    ///
+    /// # Panics
+    /// If tiles, panel or output do not have the lengths `dtype` and `cols` imply.
+    fn check(&self, out: usize) {
+        let fits = layout::tile_bytes(self.dtype, self.cols) == Some(self.tile_bytes)
+            && self.cols.is_multiple_of(self.dtype.block_len())
+            && Some(self.tiles.len()) == self.count.checked_mul(self.tile_bytes)
+            && out == self.count * self.panel.width * layout::TILE_ROWS
+            && self.panel.holds(self.dtype, self.cols);
+        assert!(fits, "a kernel's input does not have the shape it says");
+    }
+}
+
 impl Kernels {
     /// Architecture and instruction set, such as `x86_64-avx512_vnni`.
     #[must_use]
@@ -93,7 +113,12 @@ const CAPS: &[&str] = &["scalar", "avx2", "avx_vnni", "avx512_vnni"];
 
 fn tables() -> &'static [Kernels] {
     static TABLES: OnceLock<Vec<Kernels>> = OnceLock::new();
-    TABLES.get_or_init(|| vec![scalar::table()])
+    TABLES.get_or_init(|| {
+        let mut tables = vec![scalar::table()];
+        #[cfg(target_arch = "x86_64")]
+        tables.extend(x86_64::tables());
+        tables
+    })
 }
 
 /// Names of the tables this CPU can run, lowest first.

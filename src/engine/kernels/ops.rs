@@ -206,7 +206,7 @@ fn by_rows(team: &Team, out: &mut [f32], width: usize, job: &(dyn Fn(usize, &mut
     let rows = out.len().div_ceil(width);
     let rows_each = rows.div_ceil(4 * team.threads());
     team.for_each_chunk(out, rows_each * width, &|index, part| {
-        job(index * rows_each, part)
+        job(index * rows_each, part);
     });
 }
 

@@ -43,6 +43,7 @@ const fn concat_name() -> &'static str {
 }
 
 fn dot(run: &Run<'_>, out: &mut [f32]) {
+    run.check(out.len());
     let tiles = run.tiles.chunks_exact(run.tile_bytes);
     for (tile, out) in tiles.zip(out.chunks_exact_mut(run.panel.width * TILE_ROWS)) {
         match Packing::of(run.dtype) {
