@@ -65,6 +65,9 @@ impl Kin {
             Self::User | Self::Environment | Self::Set | Self::CommandLine if key == "extends" => {
                 Some("a profile (`profiles/<name>.yaml`)")
             }
+            Self::Environment | Self::Set | Self::CommandLine if key == "schema" => {
+                Some("the file that it describes")
+            }
             _ => None,
         }
     }

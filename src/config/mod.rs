@@ -46,7 +46,7 @@ use crate::base::{Code, KeyPath, Place, Problem, Problems, Severity};
 const MAX_EXTENDS: usize = 8;
 
 /// Everything a load reads, lowest layer first.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Sources {
     /// Where names are looked up.
     pub library: Library,
@@ -67,7 +67,7 @@ pub struct Sources {
 }
 
 /// A flag that stands for a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Flag {
     /// The flag as typed, such as `--threads`.
     pub flag: String,
@@ -75,6 +75,31 @@ pub struct Flag {
     pub key: String,
     /// The value as typed.
     pub value: String,
+}
+
+impl fmt::Debug for Sources {
+    /// Names only: values may be secret.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names =
+            |pairs: &[(String, String)]| pairs.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+        out.debug_struct("Sources")
+            .field("library", &self.library)
+            .field("class", &self.class)
+            .field("profiles", &self.profiles)
+            .field("user_file", &self.user_file)
+            .field("env", &names(&self.env))
+            .field("set", &names(&self.set))
+            .field("flags", &self.flags)
+            .field("lenient", &self.lenient)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Flag {
+    /// Without the value, which may be secret.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} ({})", self.flag, self.key)
+    }
 }
 
 impl Sources {
@@ -292,11 +317,13 @@ impl Loading<'_> {
                         names.join(" → ")
                     )
                 };
-                self.problems.push(at(Problem::new(
-                    Code::ExtendsCycle,
-                    what,
-                    "remove an `extends:` line; copy the few keys that are needed",
-                )));
+                let remedy = if chain.last() == Some(&source) {
+                    "give this file a name of its own: its name hides what it wants to extend"
+                } else {
+                    "remove an `extends:` line; copy the few keys that are needed"
+                };
+                self.problems
+                    .push(at(Problem::new(Code::ExtendsCycle, what, remedy)));
                 break;
             }
             next = layer::parent(&source).map(|(name, spot)| (name, Some(spot)));

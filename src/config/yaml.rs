@@ -22,6 +22,8 @@ const MAX_NODES: u64 = 50_000;
 const MAX_TEXT: u64 = 4 << 20;
 /// Deepest nesting, also through aliases. The profile language itself is four deep.
 const MAX_DEPTH: usize = 32;
+/// Repeated keys shown with an excerpt; more have one cause.
+const MAX_REPEATED: usize = 20;
 
 /// A value as written.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,7 +89,18 @@ pub fn source(name: &str, bytes: &[u8]) -> Result<Arc<Source>, Problem> {
 /// Reads one document. `None` as the value means an empty one. Problems are errors; the value is then partial.
 pub fn read(source: &Arc<Source>) -> (Option<Node>, Vec<Problem>) {
     let mut composer = Composer::new(source);
-    if let Err(problem) = composer.compose() {
+    let composed = composer.compose();
+    if composer.unshown > 0 {
+        composer.problems.push(
+            Problem::new(
+                Code::YamlDuplicateKey,
+                format!("{} more repeated keys are not shown", composer.unshown),
+                "correct the first ones and run again",
+            )
+            .at(crate::base::Place::of(source.name.clone())),
+        );
+    }
+    if let Err(problem) = composed {
         composer.problems.push(problem);
         return (None, composer.problems);
     }
@@ -145,6 +158,7 @@ struct Composer<'a> {
     root: Option<usize>,
     merged: u64,
     problems: Vec<Problem>,
+    unshown: usize,
 }
 
 impl<'a> Composer<'a> {
@@ -157,6 +171,7 @@ impl<'a> Composer<'a> {
             root: None,
             merged: 0,
             problems: Vec::new(),
+            unshown: 0,
         }
     }
 
@@ -350,6 +365,10 @@ impl<'a> Composer<'a> {
     }
 
     fn repeated(&mut self, key: &str, second: &Range<usize>, first: &Range<usize>) {
+        if self.problems.len() >= MAX_REPEATED {
+            self.unshown += 1;
+            return;
+        }
         let (second, first) = (self.spot(second), self.spot(first));
         let line = |spot: &Spot| spot.source.line_column(spot.range.start).0;
         let problem = Problem::new(

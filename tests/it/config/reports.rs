@@ -71,7 +71,12 @@ fn variables_take_lists_and_maps_and_say_when_they_name_nothing() {
     ] {
         assert!(refusal(with_variable(name, "1")).contains("no effect"), "{name}");
     }
-    assert!(refusal(with_variable("EDGE_DEPLOY__EXTENDS", "x")).contains("misplaced_key"));
+    for name in ["EDGE_DEPLOY__EXTENDS", "EDGE_DEPLOY__SCHEMA"] {
+        assert!(
+            refusal(with_variable(name, "2")).contains("misplaced_key"),
+            "{name}"
+        );
+    }
     let empty = with_variable("EDGE_DEPLOY__SERVER__API_KEY", "").unwrap();
     assert_eq!(
         (empty.warnings.len(), empty.warnings[0].severity),
@@ -247,6 +252,9 @@ fn empty_files_set_nothing_and_floods_are_cut() {
     let problems = load_text(&flood).unwrap_err();
     assert_eq!(problems.0.len(), 51);
     assert!(problems.0[50].what.contains("4950 more"), "{}", problems.0[50]);
+    let repeated = load_text(&format!("limits:\n{}", "  max_threads: 1\n".repeat(20_000))).unwrap_err();
+    assert_eq!(repeated.0.len(), 21);
+    assert!(repeated.0[20].what.contains("19979 more"), "{}", repeated.0[20]);
 }
 
 #[test]
