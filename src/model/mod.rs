@@ -47,7 +47,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<ModelCard, Problem> {
             .parent()
             .filter(|p| !p.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
-        return safetensors_card::inspect(folder);
+        return safetensors_card::open(folder).map(|(card, _)| card);
     }
     gguf_card::inspect(path)
 }
@@ -73,7 +73,7 @@ fn inspect_folder(folder: &Path) -> Result<ModelCard, Problem> {
         }
     }
     if safetensors || folder.join("config.json").exists() && ggufs.is_empty() {
-        return safetensors_card::inspect(folder);
+        return safetensors_card::open(folder).map(|(card, _)| card);
     }
     ggufs.sort();
     // Of a set, the first part found stands for all.

@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::card::{ModelCard, ModelFormat, SamplingDefaults, TensorFact, TokenizerFact};
-use super::families::{Family, by_hf_config};
+use super::families::{Family, TensorRole, by_hf_config, tensor_name};
 use super::formats::hf_config::{self, HfConfig};
 use super::formats::safetensors::File;
 use super::formats::{file_name, listing, malformed, unreadable};
 use super::{check, hf_decoder};
 use crate::base::{Bytes, Code, Place, Problem};
 
-/// Inspects the checkpoint in `folder`.
-pub(crate) fn inspect(folder: &Path) -> Result<ModelCard, Problem> {
+/// Inspects the checkpoint in `folder`: its card and the files it was read from, still mapped.
+pub(crate) fn open(folder: &Path) -> Result<(ModelCard, Vec<File>), Problem> {
     read(folder).map_err(|problem| {
         if problem.place.is_some() {
             return problem;
@@ -24,7 +24,7 @@ pub(crate) fn inspect(folder: &Path) -> Result<ModelCard, Problem> {
     })
 }
 
-fn read(folder: &Path) -> Result<ModelCard, Problem> {
+fn read(folder: &Path) -> Result<(ModelCard, Vec<File>), Problem> {
     let files = shards(folder)?;
     let config = HfConfig::read(folder)?;
     let architectures = config.texts("architectures")?.unwrap_or_default();
@@ -39,10 +39,15 @@ fn read(folder: &Path) -> Result<ModelCard, Problem> {
             "use the unquantised checkpoint, or a GGUF file of the quantisation you want",
         ));
     }
-    let tensors = facts(&files)?;
+    let mut tensors = facts(&files)?;
     let vocab_rows = super::embedding_rows(&tensors, family, ModelFormat::Safetensors)?;
     let decoder = hf_decoder::decoder(&config, family, vocab_rows)?;
     check::numbers(config.name(), &decoder)?;
+    if decoder.tied_embeddings {
+        // Some checkpoints store the embedding a second time as the head; it is not used, so it is not counted.
+        let head = tensor_name(ModelFormat::Safetensors, family.name, TensorRole::Output, 0);
+        tensors.retain(|tensor| Some(&tensor.name) != head.as_ref());
+    }
     let context = match (config.size("max_position_embeddings")?, config.nested) {
         (Some(n), _) => n,
         // The published default of Gemma 3's text part, which wrapped checkpoints leave out.
@@ -73,7 +78,7 @@ fn read(folder: &Path) -> Result<ModelCard, Problem> {
     };
     check_types(&card, &files, family)?;
     check::tensors(&card)?;
-    Ok(card)
+    Ok((card, files))
 }
 
 fn folder_name(folder: &Path) -> String {
@@ -288,7 +293,11 @@ fn tokenizer(
     stop_ids.extend(tokenizer_config.stop_ids());
     stop_ids.sort_unstable();
     stop_ids.dedup();
-    let bos_id = config.token_ids("bos_token_id")?.first().copied();
+    let bos_id = config
+        .token_ids("bos_token_id")?
+        .first()
+        .copied()
+        .or(tokenizer_config.bos_id());
     for id in stop_ids.iter().chain(&bos_id) {
         if *id as usize >= vocab {
             return Err(config.fault(format!(
@@ -301,7 +310,7 @@ fn tokenizer(
         pre: None,
         vocab,
         stop_ids,
-        bos_id: bos_id.or(tokenizer_config.bos_id()),
+        bos_id,
         add_bos: tokenizer_config.add_bos_token.unwrap_or(false),
     })
 }

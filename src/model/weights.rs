@@ -6,12 +6,13 @@
 //! files, never rewrite them in place.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::card::{ModelCard, ModelFormat, TensorType};
+use super::formats::file_name;
 use super::formats::gguf::Gguf;
 use super::formats::gguf_split::GgufSet;
-use super::formats::{file_name, unreadable};
 use super::{gguf_card, safetensors_card};
 use crate::base::{Code, Place, Problem};
 use crate::sys::mapping::Mapping;
@@ -54,24 +55,20 @@ impl Weights {
                 "fetch the model first, or pass its path",
             ));
         };
-        let (maps, now, gguf) = match card.format {
+        let (maps, now, gguf): (Vec<Arc<Mapping>>, _, _) = match card.format {
             ModelFormat::Gguf => {
                 let set = GgufSet::open(first)?;
                 let maps = set.parts().map(|part| Arc::clone(part.mapping())).collect();
                 (maps, gguf_card::card(&set)?, Some(set.first().clone()))
             }
             ModelFormat::Safetensors => {
-                let open = |path: &std::path::PathBuf| {
-                    Mapping::open(path)
-                        .map(Arc::new)
-                        .map_err(|e| unreadable(path, &e))
-                };
-                let maps = card.files.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-                let folder = first.parent().unwrap_or(std::path::Path::new(""));
-                (maps, safetensors_card::inspect(folder)?, None)
+                let folder = first.parent().filter(|p| !p.as_os_str().is_empty());
+                let (now, files) = safetensors_card::open(folder.unwrap_or(Path::new(".")))?;
+                let maps = files.iter().map(|file| Arc::clone(file.mapping())).collect();
+                (maps, now, None)
             }
         };
-        let mapped: u64 = maps.iter().map(|map: &Arc<Mapping>| map.len() as u64).sum();
+        let mapped: u64 = maps.iter().map(|map| map.len() as u64).sum();
         if mapped != card.file_bytes.0 {
             return Err(changed(
                 card,

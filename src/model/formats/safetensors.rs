@@ -21,6 +21,8 @@ use crate::sys::mapping::Mapping;
 const MAX_HEADER: u64 = 100_000_000;
 /// Most tensors in one file.
 const MAX_TENSORS: usize = 262_144;
+/// Longest tensor name or type.
+const MAX_NAME: usize = 1024;
 /// Most dimensions of a tensor.
 const MAX_DIMENSIONS: usize = 8;
 
@@ -158,6 +160,11 @@ impl<'de> Deserialize<'de> for Records {
                     let record = map
                         .next_value::<Record>()
                         .map_err(|error| A::Error::custom(format!("the record of `{name}`: {error}")))?;
+                    if name.len() > MAX_NAME || record.dtype.len() > MAX_NAME {
+                        return Err(A::Error::custom(format!(
+                            "a name or type of more than {MAX_NAME} bytes"
+                        )));
+                    }
                     records.push((name, record));
                 }
                 Ok(Records(records))

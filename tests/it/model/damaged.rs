@@ -1,6 +1,7 @@
 //! GGUF and safetensors files that are cut, crafted, incomplete or not models at all.
 
 use edge_deploy::base::Code;
+use edge_deploy::model::formats::safetensors;
 use edge_deploy::model::{self, Weights};
 
 use super::refusal;
@@ -330,4 +331,126 @@ fn a_file_that_changed_after_planning_is_refused() {
     assert!(problem.what.contains("headers differ"), "{problem}");
     std::fs::remove_file(&path).unwrap();
     assert_eq!(Weights::open(&card).unwrap_err().code, Code::ModelNotFound);
+}
+
+#[test]
+fn what_was_saved_in_place_of_a_model_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let tiny = crate::support::tiny::safetensors(&[("w".to_owned(), &[1], &[1.0])]);
+    for (file, bytes, word) in [
+        ("m.gguf", b"<?xml version='1.0'?><Error/>".as_slice(), "XML"),
+        ("m.gguf", b"\xef\xbb\xbf\n <HTML lang=en>", "HTML"),
+        ("m.gguf", b"PK\x03\x04rest", "ZIP"),
+        ("m.gguf", b"\x1f\x8b\x08rest", "gzip"),
+        ("m.gguf", b"tjgg\x03\x00\x00\x00", "before GGUF"),
+        ("m.gguf", b"#!/bin/sh\n", "starts with `#!/b`"),
+        ("m.gguf", &tiny, "a safetensors file"),
+        ("model.safetensors", b"GGUF\x03\x00\x00\x00\x00", "a GGUF file"),
+        ("model.safetensors", b"<!DOCTYPE html>", "HTML"),
+        ("model.safetensors", b"PK\x03\x04rest", "ZIP"),
+        ("model.safetensors", b"", "empty"),
+    ] {
+        let path = folder.path().join(file);
+        std::fs::write(&path, bytes).unwrap();
+        let problem = refusal(&path);
+        assert_eq!(problem.code, Code::ModelNotAModel, "{problem}");
+        assert!(problem.what.contains(word), "{word}: {problem}");
+    }
+}
+
+#[test]
+fn safetensors_headers_of_every_size_and_fault_are_told_apart() {
+    let file = |header: &str, data: usize| {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.resize(bytes.len() + data, 0);
+        bytes
+    };
+    let one = r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    // Sizes around those of read buffers; a published reader once lost the last byte of 100,000.
+    for size in [4095, 4096, 4097, 65_535, 65_536, 65_537, 99_999, 100_000, 100_001] {
+        let header = one.to_owned() + &" ".repeat(size - one.len());
+        let tensors = safetensors::parse(&file(&header, 8), "m").unwrap();
+        assert_eq!((tensors[0].offset, tensors[0].bytes), (size as u64 + 8, 8));
+        let cut = file(&header, 0);
+        let problem = safetensors::parse(&cut[..cut.len() - 1], "m").unwrap_err();
+        assert_eq!(problem.code, Code::ModelTruncated);
+        assert!(
+            problem
+                .what
+                .contains(&format!("promises {size} bytes, {} are", size - 1)),
+            "{problem}"
+        );
+    }
+    let deep = format!(r#"{{"__metadata__":{}}}"#, "[".repeat(10_000));
+    let wide = format!(
+        r#"{{"w":{{"dtype":"U8","shape":[{}1],"data_offsets":[0,1]}}}}"#,
+        "1,".repeat(100)
+    );
+    for (header, data, word) in [
+        (one, 9, "1 bytes follow the last tensor"),
+        (
+            r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}"#,
+            4,
+            "8 bytes, but has 4",
+        ),
+        (
+            r#"{"w":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}"#,
+            8,
+            "8..0",
+        ),
+        (
+            r#"{"w":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8]}}"#,
+            8,
+            "overflows",
+        ),
+        (
+            r#"{"w":{"dtype":"Q9","shape":[1],"data_offsets":[0,4]}}"#,
+            4,
+            "unknown type `Q9`",
+        ),
+        (
+            r#"{"w":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#,
+            2,
+            "follows a gap",
+        ),
+        (
+            r#"{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}}"#,
+            3,
+            "overlaps",
+        ),
+        (
+            r#"{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#,
+            0,
+            "stands twice",
+        ),
+        (
+            r#"{"w":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}}"#,
+            1,
+            "invalid",
+        ),
+        (r#"{"w":7}"#, 0, "`w`"),
+        ("[]", 0, "does not start with"),
+        ("{", 0, "EOF"),
+        (&deep, 0, "expected value"),
+        (&wide, 1, "more than 8 dimensions"),
+    ] {
+        let problem = safetensors::parse(&file(header, data), "m").unwrap_err();
+        assert_eq!(problem.code, Code::ModelMalformed, "{problem}");
+        assert!(problem.what.contains(word), "{word}: {problem}");
+    }
+    let mut huge = 200_000_000u64.to_le_bytes().to_vec();
+    huge.push(b'{');
+    assert!(
+        safetensors::parse(&huge, "m")
+            .unwrap_err()
+            .what
+            .contains("at most 100000000")
+    );
+    assert!(
+        safetensors::parse(b"abc", "m")
+            .unwrap_err()
+            .what
+            .contains("3 bytes")
+    );
 }
