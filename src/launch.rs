@@ -1,1 +1,225 @@
-//! (room being built)
+//! The whole story: probe → model → config → derive → plan, and then engine → readback → serve.
+//!
+//! In: what the person asked for. Out: a decided [`Plan`], or a running server. Invariant: deciding reads headers
+//! only and needs no network; nothing is loaded before a plan exists.
+
+use std::path::{Path, PathBuf};
+
+use crate::base::{Code, Place, Problem, Problems, env_vars};
+use crate::config::{self, Flag, Layered, Library, Sources, layer, search};
+use crate::derive::{self, Options};
+use crate::fetch::{Cache, ModelRef, file_problem};
+use crate::model::{self, ModelCard, families};
+use crate::plan::Plan;
+use crate::probe::{self, Hardware, Root};
+
+/// Largest saved machine that is read; a machine with 4096 CPUs takes about 4 MiB.
+const MAX_HARDWARE_BYTES: u64 = 64 << 20;
+
+/// Which machine to plan for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// This one.
+    Live,
+    /// One captured as a folder with `proc` and `sys`.
+    Captured(PathBuf),
+    /// One saved by `probe --save`.
+    Saved(PathBuf),
+}
+
+/// What the person asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The model.
+    pub model: ModelRef,
+    /// The machine.
+    pub machine: Machine,
+    /// `--profile`, in order: names, or files.
+    pub profiles: Vec<String>,
+    /// `--set`, in order.
+    pub set: Vec<(String, String)>,
+    /// Flags that stand for a key.
+    pub flags: Vec<Flag>,
+    /// Folder searched first for profiles and classes.
+    pub config_dir: Option<PathBuf>,
+    /// Unknown keys are warnings.
+    pub lenient: bool,
+    /// Go on although the plan does not fit.
+    pub force: bool,
+}
+
+/// Everything decided, before anything is loaded.
+#[derive(Debug)]
+pub struct Decided {
+    /// The machine planned for.
+    pub hardware: Hardware,
+    /// What people said.
+    pub layered: Layered,
+    /// What will be done.
+    pub plan: Plan,
+}
+
+/// The machine to plan for.
+pub fn machine(which: &Machine) -> Result<Hardware, Problem> {
+    match which {
+        Machine::Live => probe::probe(&Root::live()),
+        Machine::Captured(folder) => probe::probe(&Root::snapshot(folder)?),
+        Machine::Saved(file) => saved_machine(file),
+    }
+}
+
+/// Reads what `probe --save` wrote.
+fn saved_machine(file: &Path) -> Result<Hardware, Problem> {
+    use std::io::Read as _;
+    let mut text = Vec::new();
+    std::fs::File::open(file)
+        .and_then(|open| open.take(MAX_HARDWARE_BYTES).read_to_end(&mut text))
+        .map_err(|error| file_problem("read", file, &error))?;
+    let unusable = |what: String| {
+        Problem::new(
+            Code::ProbeFailed,
+            what,
+            "write the file again with `edge-deploy probe --save FILE` of this version",
+        )
+        .at(Place::of(file.display().to_string()))
+    };
+    let mut hardware: Hardware = serde_json::from_slice(&text).map_err(|error| {
+        unusable(format!(
+            "`{}` does not describe a machine: {error}",
+            file.display()
+        ))
+    })?;
+    if hardware.schema != probe::hardware::SCHEMA {
+        return Err(unusable(format!(
+            "`{}` has version {} of the machine description; this program reads {}",
+            file.display(),
+            hardware.schema,
+            probe::hardware::SCHEMA
+        )));
+    }
+    hardware.source = format!("file:{}", file.display());
+    Ok(hardware)
+}
+
+/// What the model says about itself, without fetching it: from its files, or for a named model that is not in the
+/// cache from the card that is built in.
+pub fn card(model: &ModelRef, cache: &Cache) -> Result<ModelCard, Problem> {
+    if let Some(path) = model.present(cache) {
+        return model::inspect(path);
+    }
+    match model {
+        ModelRef::Named(named) => {
+            let mut card = model::embedded::card(named.file)?.ok_or_else(|| {
+                Problem::new(
+                    Code::Internal,
+                    format!("there is no card for `{}`", named.name),
+                    "run `edge-deploy pull` first, and please report this",
+                )
+            })?;
+            card.files = vec![cache.models().join(named.file)];
+            Ok(card)
+        }
+        ModelRef::Path(path) => model::inspect(path),
+        ModelRef::Hub(hub) => Err(Problem::new(
+            Code::ModelNotFound,
+            format!("{hub} is not in the cache, and planning fetches nothing"),
+            format!("run `edge-deploy pull {hub}` first"),
+        )),
+    }
+}
+
+/// Reads the configuration that applies to this machine and model, and plans.
+pub fn decide(wanted: &Wanted, hardware: Hardware, card: &ModelCard) -> Result<Decided, Problems> {
+    let layered = config::load(&sources(wanted, &hardware, card)?)?;
+    let options = Options {
+        force: wanted.force,
+        ..Options::default()
+    };
+    let draft = derive::derive_with(&hardware, card, &layered, options)?;
+    Ok(Decided {
+        plan: Plan::settle(draft),
+        hardware,
+        layered,
+    })
+}
+
+/// Every layer, lowest first. A name after `--profile`, or a file that extends a profile, stands in the place of the
+/// family's own profile; any other file lies above it as the user's own.
+fn sources(wanted: &Wanted, hardware: &Hardware, card: &ModelCard) -> Result<Sources, Problem> {
+    let mut profiles = Vec::new();
+    let mut user_file: Option<PathBuf> = None;
+    for name in &wanted.profiles {
+        if !search::is_path(name) || layer::parent(&search::read_file(Path::new(name))?).is_some() {
+            profiles.push(name.clone());
+        } else if let Some(first) = user_file.replace(PathBuf::from(name)) {
+            return Err(Problem::new(
+                Code::BadValue,
+                format!(
+                    "two files are given as your own: `{}` and `{name}`",
+                    first.display()
+                ),
+                "give one file; let it extend the other's profile, or join them",
+            )
+            .at(Place::of("--profile")));
+        }
+    }
+    if profiles.is_empty()
+        && let Some(family) = families::by_name(&card.family)
+    {
+        profiles.push(family.profile.to_owned());
+    }
+    Ok(Sources {
+        library: Library::usual(wanted.config_dir.as_deref()),
+        class: Some(hardware.class.as_str().to_owned()),
+        profiles,
+        user_file,
+        env: env_vars::key_overrides(),
+        set: wanted.set.clone(),
+        flags: wanted.flags.clone(),
+        lenient: wanted.lenient,
+    })
+}
+
+/// Whether a plan made for another machine may run on this one: the same architecture, no instruction this processor
+/// lacks, and only CPUs that exist here.
+pub fn may_run_here(planned_for: &Hardware, plan: &Plan, here: &Hardware) -> Result<(), Problem> {
+    let mut faults = Vec::new();
+    if planned_for.arch != here.arch {
+        faults.push(format!("it is {} and this is {}", planned_for.arch, here.arch));
+    }
+    let missing: Vec<&str> = planned_for
+        .isa
+        .iter()
+        .filter(|feature| !here.isa.contains(feature))
+        .map(String::as_str)
+        .collect();
+    if !missing.is_empty() {
+        faults.push(format!("this processor lacks {}", missing.join(", ")));
+    }
+    for (name, stage) in &plan.stages {
+        let absent = stage.cpus.difference(&here.cpus.allowed);
+        if !absent.is_empty() {
+            faults.push(format!(
+                "stage `{name}` is planned on CPUs {absent}, which are not usable here"
+            ));
+        }
+    }
+    if plan.memory.peak_bytes > here.memory.available_bytes {
+        faults.push(format!(
+            "it needs {} and {} are available here",
+            plan.memory.peak_bytes, here.memory.available_bytes
+        ));
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::HardwareLimit,
+        format!(
+            "the plan for {} cannot run on this machine: {}",
+            planned_for.source,
+            faults.join("; ")
+        ),
+        "add --dry-run to see the plan only, or leave out --hardware and --sysroot to plan for this machine",
+    ))
+}

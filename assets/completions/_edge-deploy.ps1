@@ -1,0 +1,372 @@
+
+using namespace System.Management.Automation
+using namespace System.Management.Automation.Language
+
+Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
+    param($wordToComplete, $commandAst, $cursorPosition)
+
+    $commandElements = $commandAst.CommandElements
+    $command = @(
+        'edge-deploy'
+        for ($i = 1; $i -lt $commandElements.Count; $i++) {
+            $element = $commandElements[$i]
+            if ($element -isnot [StringConstantExpressionAst] -or
+                $element.StringConstantType -ne [StringConstantType]::BareWord -or
+                $element.Value.StartsWith('-') -or
+                $element.Value -eq $wordToComplete) {
+                break
+        }
+        $element.Value
+    }) -join ';'
+
+    $completions = @(switch ($command) {
+        'edge-deploy' {
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('auto', 'auto', [CompletionResultType]::ParameterValue, 'Probe, plan, load and serve: the whole way in one command')
+            [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)')
+            [CompletionResult]::new('explain', 'explain', [CompletionResultType]::ParameterValue, 'Say where each value of the plan comes from and how to verify it')
+            [CompletionResult]::new('probe', 'probe', [CompletionResultType]::ParameterValue, 'Show what this machine is and what may be used of it')
+            [CompletionResult]::new('profiles', 'profiles', [CompletionResultType]::ParameterValue, 'List, show, copy and check profiles')
+            [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Fetch a model into the cache')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Check this machine, the cache and the settings; report what to do about faults')
+            [CompletionResult]::new('verify', 'verify', [CompletionResultType]::ParameterValue, 'Compare what a running server uses with its plan')
+            [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print a completion script for a shell')
+            [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Print the man page')
+            [CompletionResult]::new('generate', 'generate', [CompletionResultType]::ParameterValue, 'Write the reference pages, completions and man page (for developers)')
+            [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
+            break
+        }
+        'edge-deploy;auto' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'A profile by name instead of the model family''s own, or a YAML file above it')
+            [CompletionResult]::new('--set', '--set', [CompletionResultType]::ParameterName, 'Set one key, such as `stages.decoder.threads=4`; may be repeated')
+            [CompletionResult]::new('--context', '--context', [CompletionResultType]::ParameterName, 'Tokens of context for each sequence (`stages.decoder.context`)')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Worker threads (`stages.decoder.threads`)')
+            [CompletionResult]::new('--isa-cap', '--isa-cap', [CompletionResultType]::ParameterName, 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)')
+            [CompletionResult]::new('--hardware', '--hardware', [CompletionResultType]::ParameterName, 'Plan for a machine saved with `probe --save`')
+            [CompletionResult]::new('--sysroot', '--sysroot', [CompletionResultType]::ParameterName, 'Plan for a machine captured with `doctor --capture`')
+            [CompletionResult]::new('--config-dir', '--config-dir', [CompletionResultType]::ParameterName, 'Folder searched first for `profiles/` and `hardware/`')
+            [CompletionResult]::new('--host', '--host', [CompletionResultType]::ParameterName, 'Address to bind; loopback unless said (`server.host`)')
+            [CompletionResult]::new('--port', '--port', [CompletionResultType]::ParameterName, 'Port to bind; 0 takes any free one (`server.port`)')
+            [CompletionResult]::new('--api-key', '--api-key', [CompletionResultType]::ParameterName, 'Key that clients must send; better in EDGE_DEPLOY_API_KEY, which `ps` does not show')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Unknown keys are warnings instead of errors')
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Go on although the plan does not fit into memory')
+            [CompletionResult]::new('--dry-run', '--dry-run', [CompletionResultType]::ParameterName, 'Show the plan and stop: nothing is fetched or loaded')
+            [CompletionResult]::new('--strict', '--strict', [CompletionResultType]::ParameterName, 'Stop if the running engine differs from the plan')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;plan' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'A profile by name instead of the model family''s own, or a YAML file above it')
+            [CompletionResult]::new('--set', '--set', [CompletionResultType]::ParameterName, 'Set one key, such as `stages.decoder.threads=4`; may be repeated')
+            [CompletionResult]::new('--context', '--context', [CompletionResultType]::ParameterName, 'Tokens of context for each sequence (`stages.decoder.context`)')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Worker threads (`stages.decoder.threads`)')
+            [CompletionResult]::new('--isa-cap', '--isa-cap', [CompletionResultType]::ParameterName, 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)')
+            [CompletionResult]::new('--hardware', '--hardware', [CompletionResultType]::ParameterName, 'Plan for a machine saved with `probe --save`')
+            [CompletionResult]::new('--sysroot', '--sysroot', [CompletionResultType]::ParameterName, 'Plan for a machine captured with `doctor --capture`')
+            [CompletionResult]::new('--config-dir', '--config-dir', [CompletionResultType]::ParameterName, 'Folder searched first for `profiles/` and `hardware/`')
+            [CompletionResult]::new('--host', '--host', [CompletionResultType]::ParameterName, 'Address to bind; loopback unless said (`server.host`)')
+            [CompletionResult]::new('--port', '--port', [CompletionResultType]::ParameterName, 'Port to bind; 0 takes any free one (`server.port`)')
+            [CompletionResult]::new('--api-key', '--api-key', [CompletionResultType]::ParameterName, 'Key that clients must send; better in EDGE_DEPLOY_API_KEY, which `ps` does not show')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Unknown keys are warnings instead of errors')
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Go on although the plan does not fit into memory')
+            [CompletionResult]::new('--emit', '--emit', [CompletionResultType]::ParameterName, 'Print a profile that pins everything planned')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;explain' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'A profile by name instead of the model family''s own, or a YAML file above it')
+            [CompletionResult]::new('--set', '--set', [CompletionResultType]::ParameterName, 'Set one key, such as `stages.decoder.threads=4`; may be repeated')
+            [CompletionResult]::new('--context', '--context', [CompletionResultType]::ParameterName, 'Tokens of context for each sequence (`stages.decoder.context`)')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Worker threads (`stages.decoder.threads`)')
+            [CompletionResult]::new('--isa-cap', '--isa-cap', [CompletionResultType]::ParameterName, 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)')
+            [CompletionResult]::new('--hardware', '--hardware', [CompletionResultType]::ParameterName, 'Plan for a machine saved with `probe --save`')
+            [CompletionResult]::new('--sysroot', '--sysroot', [CompletionResultType]::ParameterName, 'Plan for a machine captured with `doctor --capture`')
+            [CompletionResult]::new('--config-dir', '--config-dir', [CompletionResultType]::ParameterName, 'Folder searched first for `profiles/` and `hardware/`')
+            [CompletionResult]::new('--host', '--host', [CompletionResultType]::ParameterName, 'Address to bind; loopback unless said (`server.host`)')
+            [CompletionResult]::new('--port', '--port', [CompletionResultType]::ParameterName, 'Port to bind; 0 takes any free one (`server.port`)')
+            [CompletionResult]::new('--api-key', '--api-key', [CompletionResultType]::ParameterName, 'Key that clients must send; better in EDGE_DEPLOY_API_KEY, which `ps` does not show')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Unknown keys are warnings instead of errors')
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Go on although the plan does not fit into memory')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;probe' {
+            [CompletionResult]::new('--sysroot', '--sysroot', [CompletionResultType]::ParameterName, 'Read a machine captured with `doctor --capture` instead of this one')
+            [CompletionResult]::new('--hardware', '--hardware', [CompletionResultType]::ParameterName, 'Show a machine saved with `--save`')
+            [CompletionResult]::new('--save', '--save', [CompletionResultType]::ParameterName, 'Write the machine to a file that `--hardware` takes')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;profiles' {
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List profiles and hardware classes, where each comes from and what it hides')
+            [CompletionResult]::new('show', 'show', [CompletionResultType]::ParameterValue, 'Print a profile or hardware class')
+            [CompletionResult]::new('eject', 'eject', [CompletionResultType]::ParameterValue, 'Copy a built-in profile or hardware class to your own folder, to be changed there')
+            [CompletionResult]::new('validate', 'validate', [CompletionResultType]::ParameterValue, 'Check YAML files; all problems are shown with file and line')
+            [CompletionResult]::new('schema', 'schema', [CompletionResultType]::ParameterValue, 'Print the JSON schema of profiles, for editors')
+            [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
+            break
+        }
+        'edge-deploy;profiles;list' {
+            [CompletionResult]::new('--config-dir', '--config-dir', [CompletionResultType]::ParameterName, 'Folder searched first')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;profiles;show' {
+            [CompletionResult]::new('--class', '--class', [CompletionResultType]::ParameterName, 'Hardware class to resolve for')
+            [CompletionResult]::new('--config-dir', '--config-dir', [CompletionResultType]::ParameterName, 'Folder searched first')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--resolved', '--resolved', [CompletionResultType]::ParameterName, 'Everything that applies with it, each value with its origin')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;profiles;eject' {
+            [CompletionResult]::new('--config-dir', '--config-dir', [CompletionResultType]::ParameterName, 'Folder to write to instead of your own')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Replace a file that is there')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;profiles;validate' {
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--hardware', '--hardware', [CompletionResultType]::ParameterName, 'They are hardware class files')
+            [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Unknown keys are warnings instead of errors')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;profiles;schema' {
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;profiles;help' {
+            [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List profiles and hardware classes, where each comes from and what it hides')
+            [CompletionResult]::new('show', 'show', [CompletionResultType]::ParameterValue, 'Print a profile or hardware class')
+            [CompletionResult]::new('eject', 'eject', [CompletionResultType]::ParameterValue, 'Copy a built-in profile or hardware class to your own folder, to be changed there')
+            [CompletionResult]::new('validate', 'validate', [CompletionResultType]::ParameterValue, 'Check YAML files; all problems are shown with file and line')
+            [CompletionResult]::new('schema', 'schema', [CompletionResultType]::ParameterValue, 'Print the JSON schema of profiles, for editors')
+            [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
+            break
+        }
+        'edge-deploy;profiles;help;list' {
+            break
+        }
+        'edge-deploy;profiles;help;show' {
+            break
+        }
+        'edge-deploy;profiles;help;eject' {
+            break
+        }
+        'edge-deploy;profiles;help;validate' {
+            break
+        }
+        'edge-deploy;profiles;help;schema' {
+            break
+        }
+        'edge-deploy;profiles;help;help' {
+            break
+        }
+        'edge-deploy;pull' {
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--list', '--list', [CompletionResultType]::ParameterName, 'List the models that have a name, and whether they are in the cache')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;doctor' {
+            [CompletionResult]::new('--capture', '--capture', [CompletionResultType]::ParameterName, 'Copy what the probe reads into a folder that `--sysroot` takes; for bug reports')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;verify' {
+            [CompletionResult]::new('--api-key', '--api-key', [CompletionResultType]::ParameterName, 'Its key, if it wants one; better in EDGE_DEPLOY_API_KEY')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;completions' {
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;man' {
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;generate' {
+            [CompletionResult]::new('--root', '--root', [CompletionResultType]::ParameterName, 'Repository root')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--check', '--check', [CompletionResultType]::ParameterName, 'Write nothing; fail if a file is not as it would be written')
+            [CompletionResult]::new('--cards', '--cards', [CompletionResultType]::ParameterName, 'Write the built-in cards of the named models too, from their files in the cache')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;help' {
+            [CompletionResult]::new('auto', 'auto', [CompletionResultType]::ParameterValue, 'Probe, plan, load and serve: the whole way in one command')
+            [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)')
+            [CompletionResult]::new('explain', 'explain', [CompletionResultType]::ParameterValue, 'Say where each value of the plan comes from and how to verify it')
+            [CompletionResult]::new('probe', 'probe', [CompletionResultType]::ParameterValue, 'Show what this machine is and what may be used of it')
+            [CompletionResult]::new('profiles', 'profiles', [CompletionResultType]::ParameterValue, 'List, show, copy and check profiles')
+            [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Fetch a model into the cache')
+            [CompletionResult]::new('doctor', 'doctor', [CompletionResultType]::ParameterValue, 'Check this machine, the cache and the settings; report what to do about faults')
+            [CompletionResult]::new('verify', 'verify', [CompletionResultType]::ParameterValue, 'Compare what a running server uses with its plan')
+            [CompletionResult]::new('completions', 'completions', [CompletionResultType]::ParameterValue, 'Print a completion script for a shell')
+            [CompletionResult]::new('man', 'man', [CompletionResultType]::ParameterValue, 'Print the man page')
+            [CompletionResult]::new('generate', 'generate', [CompletionResultType]::ParameterValue, 'Write the reference pages, completions and man page (for developers)')
+            [CompletionResult]::new('help', 'help', [CompletionResultType]::ParameterValue, 'Print this message or the help of the given subcommand(s)')
+            break
+        }
+        'edge-deploy;help;auto' {
+            break
+        }
+        'edge-deploy;help;plan' {
+            break
+        }
+        'edge-deploy;help;explain' {
+            break
+        }
+        'edge-deploy;help;probe' {
+            break
+        }
+        'edge-deploy;help;profiles' {
+            [CompletionResult]::new('list', 'list', [CompletionResultType]::ParameterValue, 'List profiles and hardware classes, where each comes from and what it hides')
+            [CompletionResult]::new('show', 'show', [CompletionResultType]::ParameterValue, 'Print a profile or hardware class')
+            [CompletionResult]::new('eject', 'eject', [CompletionResultType]::ParameterValue, 'Copy a built-in profile or hardware class to your own folder, to be changed there')
+            [CompletionResult]::new('validate', 'validate', [CompletionResultType]::ParameterValue, 'Check YAML files; all problems are shown with file and line')
+            [CompletionResult]::new('schema', 'schema', [CompletionResultType]::ParameterValue, 'Print the JSON schema of profiles, for editors')
+            break
+        }
+        'edge-deploy;help;profiles;list' {
+            break
+        }
+        'edge-deploy;help;profiles;show' {
+            break
+        }
+        'edge-deploy;help;profiles;eject' {
+            break
+        }
+        'edge-deploy;help;profiles;validate' {
+            break
+        }
+        'edge-deploy;help;profiles;schema' {
+            break
+        }
+        'edge-deploy;help;pull' {
+            break
+        }
+        'edge-deploy;help;doctor' {
+            break
+        }
+        'edge-deploy;help;verify' {
+            break
+        }
+        'edge-deploy;help;completions' {
+            break
+        }
+        'edge-deploy;help;man' {
+            break
+        }
+        'edge-deploy;help;generate' {
+            break
+        }
+        'edge-deploy;help;help' {
+            break
+        }
+    })
+
+    $completions.Where{ $_.CompletionText -like "$wordToComplete*" } |
+        Sort-Object -Property ListItemText
+}

@@ -1,0 +1,303 @@
+//! `doctor`: is this machine in order for serving, and if not, what to do.
+//!
+//! In: this machine, the settings, the cache. Out: one line a check, problems with remedies; with `--capture` a
+//! folder that reproduces what the probe saw. Invariant: no network, nothing loaded, nothing changed but the capture.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::args::{DoctorArgs, Listen, Select};
+use super::{Outcome, print, select, show};
+use crate::base::{Code, ExitCode, Problem, Problems, Severity, env_vars};
+use crate::config::{self, Library, Shelf, Sources};
+use crate::fetch::pip::PipSettings;
+use crate::fetch::{Cache, ModelRef, address, cache, catalogue, file_problem};
+use crate::probe::root::Seen;
+use crate::probe::{self, Hardware, Root};
+
+/// One thing looked at.
+#[derive(Serialize)]
+struct Check {
+    name: &'static str,
+    found: String,
+    problems: Vec<Problem>,
+}
+
+pub(super) fn run(args: &DoctorArgs) -> Outcome {
+    let root = Root::live();
+    let hardware = probe::probe(&root)?;
+    let captured = args
+        .capture
+        .as_deref()
+        .map(|folder| capture(&root, &hardware, folder))
+        .transpose()?;
+    let mut checks = vec![
+        Check {
+            name: "machine",
+            found: show::machine_line(&hardware),
+            problems: hardware.warnings.clone(),
+        },
+        settings(&hardware),
+        cached(),
+        packages(),
+        planned(&hardware),
+    ];
+    if let Some(check) = captured {
+        checks.push(check);
+    }
+    let failed = checks
+        .iter()
+        .flat_map(|check| &check.problems)
+        .find(|problem| problem.severity == Severity::Error)
+        .map(|problem| problem.code.exit_code());
+    if args.output.json {
+        print::json(&serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "features": features(),
+            "environment": variables_set(),
+            "facts": probe::facts(&hardware),
+            "checks": checks,
+        }))?;
+    } else {
+        print::text(&text(&hardware, &checks));
+    }
+    Ok(failed.unwrap_or(ExitCode::Ok))
+}
+
+fn text(hardware: &Hardware, checks: &[Check]) -> String {
+    let mut out = format!(
+        "edge-deploy {} ({})\n\n{}\n",
+        env!("CARGO_PKG_VERSION"),
+        features().join(", "),
+        show::machine(hardware)
+    );
+    for name in variables_set() {
+        out.push_str(&format!("set: {name}\n"));
+    }
+    for check in checks {
+        let errors = check.problems.iter().any(|p| p.severity == Severity::Error);
+        let state = match (check.problems.is_empty(), errors) {
+            (true, _) => "ok     ",
+            (false, false) => "warning",
+            (false, true) => "FAULT  ",
+        };
+        out.push_str(&format!("{state}  {}: {}\n", check.name, check.found));
+        for problem in &check.problems {
+            for line in problem.to_string().lines() {
+                out.push_str(&format!("         {line}\n"));
+            }
+        }
+    }
+    out
+}
+
+fn features() -> Vec<&'static str> {
+    let mut features = vec![std::env::consts::ARCH];
+    if cfg!(feature = "hwloc") {
+        features.push("hwloc");
+    }
+    features
+}
+
+/// Names of our variables that are set; values may be secrets.
+fn variables_set() -> Vec<String> {
+    let ours = env_vars::ALL
+        .iter()
+        .filter(|var| env_vars::get(**var).is_some())
+        .map(|var| var.name.to_owned());
+    ours.chain(env_vars::key_overrides().into_iter().map(|(name, _)| name))
+        .collect()
+}
+
+/// Every profile, and the class of this machine, must load.
+fn settings(hardware: &Hardware) -> Check {
+    let library = Library::usual(None);
+    let mut problems = Vec::new();
+    let names: Vec<String> = library
+        .list(Shelf::Profiles)
+        .into_iter()
+        .map(|entry| entry.name)
+        .collect();
+    for name in &names {
+        let loaded = config::load(&Sources {
+            library: library.clone(),
+            class: Some(hardware.class.as_str().to_owned()),
+            profiles: vec![name.clone()],
+            env: env_vars::key_overrides(),
+            ..Sources::default()
+        });
+        let found = loaded.map_or_else(|found| found.0, |layered| layered.warnings);
+        for problem in found {
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+    }
+    Check {
+        name: "settings",
+        found: format!("{} profiles, class {}", names.len(), hardware.class.as_str()),
+        problems,
+    }
+}
+
+fn cached() -> Check {
+    let mut problems = Vec::new();
+    let mut found = String::new();
+    match Cache::open() {
+        Err(problem) => problems.push(problem),
+        Ok(cache) => {
+            let here: Vec<&str> = catalogue::ALL
+                .iter()
+                .filter(|named| ModelRef::Named(named).present(&cache).is_some())
+                .map(|named| named.name)
+                .collect();
+            found = format!(
+                "{}, holds {}",
+                cache.root().display(),
+                if here.is_empty() {
+                    "no named model".to_owned()
+                } else {
+                    here.join(", ")
+                }
+            );
+            // The nearest folder that exists tells whether the default model would fit.
+            let existing = cache
+                .root()
+                .ancestors()
+                .find(|folder| folder.exists())
+                .unwrap_or(Path::new("/"));
+            let needed = catalogue::find(catalogue::DEFAULT).map_or(0, |named| named.bytes * 2);
+            if here.is_empty()
+                && let Err(problem) = cache::require_space(existing, needed)
+            {
+                problems.push(problem);
+            }
+        }
+    }
+    Check {
+        name: "cache",
+        found,
+        problems,
+    }
+}
+
+fn packages() -> Check {
+    let settings = PipSettings::from_environment();
+    Check {
+        name: "models come from",
+        found: match &settings.index_url {
+            Some(url) => format!(
+                "the package index {} ({})",
+                address::without_credentials(url),
+                settings.source
+            ),
+            None => "wherever the installed pip says (no index is configured)".to_owned(),
+        },
+        problems: Vec::new(),
+    }
+}
+
+/// The plan for the default model, and whether its port is free.
+fn planned(hardware: &Hardware) -> Check {
+    let mut found = String::new();
+    let mut problems = Vec::new();
+    let decided = default_wanted().and_then(|wanted| {
+        let card = crate::launch::card(&wanted.model, &Cache::open()?)?;
+        crate::launch::decide(&wanted, hardware.clone(), &card)
+    });
+    match decided {
+        Ok(decided) => {
+            let server = &decided.plan.server;
+            problems.extend(decided.plan.warnings.clone());
+            found = format!(
+                "{}: {} of {} needed",
+                decided.plan.model.name, decided.plan.memory.peak_bytes, decided.plan.memory.available_bytes
+            );
+            if let Err(error) = TcpListener::bind((server.host.as_str(), server.port)) {
+                problems.push(Problem::warning(
+                    Code::AddressInUse,
+                    format!("{}:{} cannot be bound now: {error}", server.host, server.port),
+                    "stop what listens there, or give another port with --port",
+                ));
+            }
+        }
+        Err(Problems(more)) => problems.extend(more),
+    }
+    Check {
+        name: "default model",
+        found,
+        problems,
+    }
+}
+
+fn default_wanted() -> Result<crate::launch::Wanted, Problems> {
+    let select = Select {
+        model: "default".to_owned(),
+        profile: Vec::new(),
+        set: Vec::new(),
+        context: None,
+        threads: None,
+        isa_cap: None,
+        hardware: None,
+        sysroot: None,
+        config_dir: None,
+        lenient: false,
+        force: false,
+    };
+    Ok(select::wanted(&select, &Listen::default())?)
+}
+
+/// Writes everything the probe looked at, and checks that probing the copy finds the same machine.
+fn capture(root: &Root, hardware: &Hardware, folder: &Path) -> Result<Check, Problem> {
+    let mut files = 0;
+    for (path, seen) in root.seen() {
+        let target = folder.join(path.trim_start_matches('/'));
+        let text = match &seen {
+            Seen::Text(text) => text.as_str(),
+            Seen::Present => "",
+            Seen::Folder => {
+                cache::make_folder(&target)?;
+                continue;
+            }
+            // An unreadable file is not copied: the probe of the copy does not know it either.
+            Seen::Unreadable(_) => continue,
+        };
+        if let Some(parent) = target.parent() {
+            cache::make_folder(parent)?;
+        }
+        std::fs::write(&target, text).map_err(|error| file_problem("write", &target, &error))?;
+        files += 1;
+    }
+    let again = probe::probe(&Root::snapshot(folder)?)?;
+    let (here, there) = (probe::facts(hardware), probe::facts(&again));
+    let mut differing = Vec::new();
+    if let (Some(here), Some(there)) = (here.as_object(), there.as_object()) {
+        for (key, value) in here {
+            if there.get(key) != Some(value) {
+                differing.push(key.clone());
+            }
+        }
+    }
+    let problems = if differing.is_empty() {
+        Vec::new()
+    } else {
+        vec![
+            Problem::warning(
+                Code::HardwareUnsure,
+                format!(
+                    "probing the copy gives other values for: {}",
+                    differing.join(", ")
+                ),
+                "attach the output of `edge-deploy probe --json` to a report as well",
+            )
+            .why("some facts come from system calls or tools, or changed meanwhile"),
+        ]
+    };
+    Ok(Check {
+        name: "capture",
+        found: format!("{files} files in {}", folder.display()),
+        problems,
+    })
+}

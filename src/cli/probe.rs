@@ -1,0 +1,36 @@
+//! `probe`: what this machine is and what may be used of it.
+//!
+//! In: this machine, a captured or a saved one. Out: text, JSON, or a file for `--hardware`.
+//! Invariant: shows what the probe found, warnings included.
+
+use super::args::ProbeArgs;
+use super::{Outcome, print, select, show};
+use crate::base::{Code, ExitCode, Problem};
+use crate::fetch::file_problem;
+use crate::{launch, probe};
+
+pub(super) fn run(args: &ProbeArgs) -> Outcome {
+    let which = select::machine(args.sysroot.as_deref(), args.hardware.as_deref());
+    let hardware = launch::machine(&which)?;
+    if let Some(path) = &args.save {
+        let text = serde_json::to_string_pretty(&hardware).map_err(|error| {
+            Problem::new(
+                Code::Internal,
+                format!("the machine cannot be written as JSON: {error}"),
+                "please report this",
+            )
+        })?;
+        std::fs::write(path, text + "\n").map_err(|error| file_problem("write", path, &error))?;
+        print::note(&format!(
+            "saved; plan for it anywhere with `edge-deploy plan --hardware {}`",
+            path.display()
+        ));
+    }
+    if args.output.json {
+        print::json(&serde_json::json!({ "facts": probe::facts(&hardware), "hardware": hardware }))?;
+    } else {
+        print::text(&show::machine(&hardware));
+        print::warnings(&hardware.warnings);
+    }
+    Ok(ExitCode::Ok)
+}

@@ -1,0 +1,156 @@
+//! Machines and plans as text.
+//!
+//! In: [`Hardware`], [`Plan`]. Out: lines of at most about 110 columns. Invariant: every number shown is one of the
+//! machine's or the plan's own.
+
+use super::print;
+use crate::plan::{Origin, Plan};
+use crate::probe::Hardware;
+
+/// Width that texts are wrapped to.
+const WIDTH: usize = 110;
+
+/// The machine in a few lines.
+pub(super) fn machine(hardware: &Hardware) -> String {
+    let mut rows = Vec::new();
+    let mut row = |name: &str, value: String| rows.push(vec![name.to_owned(), value]);
+    let model = hardware.cpu_model.as_deref().unwrap_or("unnamed processor");
+    row(
+        "machine",
+        format!("{model} ({}), {}", hardware.arch, hardware.source),
+    );
+    let cpus = &hardware.cpus;
+    let mut count = format!(
+        "{} usable of {} online, {} cores",
+        cpus.allowed.len(),
+        cpus.online.len(),
+        hardware.topology.cores.len()
+    );
+    if let Some(quota) = hardware.quota.cpus {
+        count.push_str(&format!(", time for {quota:.2} CPUs"));
+    }
+    let kinds: Vec<String> = hardware
+        .topology
+        .kinds
+        .iter()
+        .filter(|_| hardware.topology.kinds.len() > 1)
+        .map(|kind| format!("{}: {}", kind.name, kind.cpus))
+        .collect();
+    if !kinds.is_empty() {
+        count.push_str(&format!(" ({})", kinds.join("; ")));
+    }
+    row("CPUs", count);
+    let memory = &hardware.memory;
+    let mut amount = format!("{} available of {}", memory.available_bytes, memory.total_bytes);
+    if let (Some(limit), Some(source)) = (memory.limit_bytes, &memory.limit_source) {
+        amount.push_str(&format!(", limit {limit} ({source})"));
+    }
+    row("memory", amount);
+    row("instructions", hardware.isa.join(" "));
+    for accelerator in &hardware.accelerators {
+        let name = accelerator.name.as_deref().unwrap_or(&accelerator.vendor);
+        let state = if accelerator.usable {
+            "reachable".to_owned()
+        } else {
+            format!(
+                "not usable: {}",
+                accelerator.reason.as_deref().unwrap_or("no reason known")
+            )
+        };
+        row(&accelerator.kind, format!("{name}, {state}"));
+    }
+    row(
+        "class",
+        format!(
+            "{}, {}",
+            hardware.class.as_str(),
+            serde_json::to_value(hardware.environment)
+                .ok()
+                .and_then(|value| value.as_str().map(str::to_owned))
+                .unwrap_or_default()
+        ),
+    );
+    let wide = rows.iter().map(|row| row[0].len()).max().unwrap_or(0) + 2;
+    for row in &mut rows {
+        row[1] = print::wrapped(&row[1], WIDTH - wide, &" ".repeat(wide));
+    }
+    print_rows(&rows, wide)
+}
+
+/// Two columns; continuation lines are already indented.
+fn print_rows(rows: &[Vec<String>], wide: usize) -> String {
+    rows.iter()
+        .map(|row| format!("{:wide$}{}\n", row[0], row[1]))
+        .collect()
+}
+
+/// The machine in one line.
+pub(super) fn machine_line(hardware: &Hardware) -> String {
+    let quota = hardware
+        .quota
+        .cpus
+        .map_or_else(String::new, |cpus| format!(" (time for {cpus:.2})"));
+    format!(
+        "{}: {} of {} CPUs{quota}, {} of {} memory, class {}",
+        hardware.cpu_model.as_deref().unwrap_or(&hardware.arch),
+        hardware.cpus.allowed.len(),
+        hardware.cpus.online.len(),
+        hardware.memory.available_bytes,
+        hardware.memory.total_bytes,
+        hardware.class.as_str()
+    )
+}
+
+/// The plan: sections of key, value, reason.
+pub(super) fn plan(plan: &Plan) -> String {
+    let mut out = format!("plan {}\n", plan.digest);
+    for (title, lines) in plan.summary() {
+        let key = lines
+            .iter()
+            .map(|line| line.key.chars().count())
+            .max()
+            .unwrap_or(0)
+            + 2;
+        let value = lines
+            .iter()
+            .map(|line| line.value.chars().count())
+            .filter(|&length| length <= 30)
+            .max()
+            .unwrap_or(0)
+            + 2;
+        out.push_str(&format!("\n{title}\n"));
+        for line in lines {
+            let indent = " ".repeat(2 + key + value);
+            let because = print::wrapped(&line.because, WIDTH - indent.len(), &indent);
+            let text = format!("  {:key$}{:value$}{because}", line.key, line.value);
+            out.push_str(text.trim_end());
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// One knob with everything known about it.
+pub(super) fn explanation(key: &str, explained: &crate::plan::Explanation) -> String {
+    let origin = match &explained.origin {
+        Origin::Pinned { layer, place } => format!("pinned by {layer}: {place}"),
+        Origin::Derived { rule } => format!("derived by the rule `{rule}`"),
+        Origin::Measured { record } => format!("measured: {record}"),
+    };
+    let value = match &explained.value {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let mut out = format!("{key} = {value}\n");
+    let mut line = |name: &str, text: &str| {
+        let wrapped = print::wrapped(text, WIDTH - 11, "           ");
+        out.push_str(&format!("  {name:9}{wrapped}\n"));
+    };
+    line("from", &origin);
+    line("because", &explained.because);
+    if let Some(bound) = &explained.bounded_by {
+        line("bounded", bound);
+    }
+    line("verify", &explained.verify);
+    out
+}
