@@ -169,7 +169,7 @@ fn sources(wanted: &Wanted, hardware: &Hardware, card: &ModelCard) -> Result<Sou
         profiles.push(family.profile.to_owned());
     }
     Ok(Sources {
-        library: Library::usual(wanted.config_dir.as_deref()),
+        library: Library::usual(wanted.config_dir.as_deref())?,
         class: Some(hardware.class.as_str().to_owned()),
         profiles,
         user_file,

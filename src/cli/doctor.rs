@@ -113,33 +113,38 @@ fn variables_set() -> Vec<String> {
 
 /// Every profile, and the class of this machine, must load.
 fn settings(hardware: &Hardware) -> Check {
-    let library = Library::usual(None);
+    let class = hardware.class.as_str();
+    let (found, problems) = match load_all(class) {
+        Ok((profiles, problems)) => (format!("{profiles} profiles, class {class}"), problems),
+        Err(problem) => (String::new(), vec![problem]),
+    };
+    Check {
+        name: "settings",
+        found,
+        problems,
+    }
+}
+
+/// How many profiles there are, and what is wrong with any of them.
+fn load_all(class: &str) -> Result<(usize, Vec<Problem>), Problem> {
+    let library = Library::usual(None)?;
+    let entries = library.list(Shelf::Profiles)?;
     let mut problems = Vec::new();
-    let names: Vec<String> = library
-        .list(Shelf::Profiles)
-        .into_iter()
-        .map(|entry| entry.name)
-        .collect();
-    for name in &names {
+    for entry in &entries {
         let loaded = config::load(&Sources {
             library: library.clone(),
-            class: Some(hardware.class.as_str().to_owned()),
-            profiles: vec![name.clone()],
+            class: Some(class.to_owned()),
+            profiles: vec![entry.name.clone()],
             env: env_vars::key_overrides(),
             ..Sources::default()
         });
-        let found = loaded.map_or_else(|found| found.0, |layered| layered.warnings);
-        for problem in found {
+        for problem in loaded.map_or_else(|found| found.0, |layered| layered.warnings) {
             if !problems.contains(&problem) {
                 problems.push(problem);
             }
         }
     }
-    Check {
-        name: "settings",
-        found: format!("{} profiles, class {}", names.len(), hardware.class.as_str()),
-        problems,
-    }
+    Ok((entries.len(), problems))
 }
 
 fn cached() -> Check {

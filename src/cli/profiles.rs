@@ -20,7 +20,7 @@ pub(super) fn run(command: ProfilesCommand) -> Outcome {
             config_dir,
             output,
         } => {
-            let library = Library::usual(config_dir.as_deref());
+            let library = Library::usual(config_dir.as_deref())?;
             if resolved {
                 show_resolved(library, &name, &class, output.json)
             } else {
@@ -47,8 +47,8 @@ pub(super) fn run(command: ProfilesCommand) -> Outcome {
 }
 
 fn list(config_dir: Option<&Path>, json: bool) -> Outcome {
-    let library = Library::usual(config_dir);
-    let (profiles, hardware) = (library.list(Shelf::Profiles), library.list(Shelf::Hardware));
+    let library = Library::usual(config_dir)?;
+    let (profiles, hardware) = (library.list(Shelf::Profiles)?, library.list(Shelf::Hardware)?);
     if json {
         print::json(
             &serde_json::json!({"searched": library.folders, "profiles": profiles, "hardware": hardware}),
@@ -142,7 +142,7 @@ fn validate(files: &[String], hardware: bool, lenient: bool, json: bool) -> Outc
     for file in files {
         let named = || vec![file.clone()];
         let sources = Sources {
-            library: Library::usual(None),
+            library: Library::usual(None)?,
             class: hardware.then(|| file.clone()),
             profiles: if hardware { Vec::new() } else { named() },
             lenient,
