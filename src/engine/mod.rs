@@ -5,12 +5,18 @@
 
 #[allow(unsafe_code, reason = "SIMD; each block states why it is sound")]
 pub mod kernels;
+
+pub mod handle;
 pub mod kv_cache;
 pub mod nets;
 pub mod nn;
+pub mod pipeline;
 pub mod sampler;
+pub mod scheduler;
+pub mod session;
 pub mod stage;
 pub mod stages;
+pub mod start;
 pub mod status;
 pub mod team;
 pub mod text;
@@ -19,6 +25,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::Problem;
 pub use crate::plan::effective::{Effective, EffectiveStage};
+pub use handle::{Handle, ModelFacts, Submission};
+pub use start::{StartProgress, start};
+pub use status::Status;
 
 /// One generation request, already tokenised.
 #[derive(Clone, Debug)]

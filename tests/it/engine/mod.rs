@@ -3,4 +3,5 @@
 
 mod division;
 mod golden;
+mod serving;
 mod support;
