@@ -97,7 +97,8 @@ impl Pins<'_> {
                 value: pin.value,
                 key: key.to_owned(),
                 layer: pin.layer,
-                place: pin.place,
+                // With the excerpt, for refusals.
+                place: self.layered.shown(key, "set here").unwrap_or(pin.place),
             }),
             Err(problem) => {
                 self.problems.push(problem);

@@ -50,12 +50,15 @@ impl<T> Pin<T> {
         format!("`{}` ({})", self.key, self.place)
     }
 
-    /// As the origin of a decision.
+    /// As the origin of a decision. Without the excerpt, which only a refusal shows.
     #[must_use]
     pub fn origin(&self) -> Origin {
         Origin::Pinned {
             layer: self.layer.clone(),
-            place: self.place.clone(),
+            place: Place {
+                snippet: None,
+                ..self.place.clone()
+            },
         }
     }
 }

@@ -25,7 +25,7 @@ pub use decision::{Decision, Origin, Pin};
 pub use memory::{Ledger, LedgerItem};
 
 use crate::base::{Bytes, Code, CpuSet, Dtype, Problem, Problems};
-use crate::config::Layered;
+use crate::config::{Layered, Priority};
 use crate::model::ModelCard;
 use crate::probe::Hardware;
 use decision::pin_or;
@@ -118,6 +118,7 @@ pub fn decide(
     asked.context.force = options.force;
     let asked = &asked;
     check_model(card, asked, &mut problems);
+    warnings.extend(asked.priority.as_ref().and_then(without_effect));
     keep(knobs::check_device(asked.device.as_ref(), DECODER), &mut problems);
     let isa = keep(isa::cap(hardware, asked.isa_cap.as_ref()), &mut problems);
     let dtype = keep(
@@ -178,7 +179,13 @@ pub fn decide(
     let prefill_batch = knobs::prefill_batch(&asked.policy, context, asked.prefill_batch.as_ref());
     let (huge_pages, huge_warning) = knobs::huge_pages(hardware, &asked.policy, asked.huge_pages.as_ref());
     warnings.extend(huge_warning);
-    let server = server::choose(&asked.server, context, max_seqs, &mut warnings)?;
+    let server = server::choose(
+        hardware.environment,
+        &asked.server,
+        context,
+        max_seqs,
+        &mut warnings,
+    )?;
     let stage = StageDraft {
         threads: placed.workers.threads,
         cpus: placed.workers.cpus,
@@ -237,6 +244,21 @@ fn check_model(card: &ModelCard, asked: &Asked, problems: &mut Vec<Problem>) {
             .at(pin.place.clone()),
         );
     }
+}
+
+/// A priority that nothing follows yet is said rather than swallowed.
+fn without_effect(pin: &Pin<Priority>) -> Option<Problem> {
+    matches!(pin.value, Priority::Quality | Priority::Fast).then(|| {
+        Problem::warning(
+            Code::PinUnmet,
+            format!(
+                "{} changes nothing: there is one weight path, which keeps the weights as they are",
+                pin.named()
+            ),
+            "choose a model file with more or fewer bits a weight, or remove the key",
+        )
+        .at(pin.place.clone())
+    })
 }
 
 /// Workers in their final place and the memory that goes with it.

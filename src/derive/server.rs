@@ -6,6 +6,7 @@
 use super::decision::{Decision, Pin, pin_or};
 use crate::base::{Bytes, Code, Millis, Problem};
 use crate::model::card::SamplingDefaults;
+use crate::probe::hardware::Environment;
 
 /// Requests that may wait for each one running.
 const QUEUE_PER_SEQ: usize = 16;
@@ -52,17 +53,19 @@ pub struct ServerDraft {
 
 /// The server's knobs for a context and a number of sequences.
 pub fn choose(
+    environment: Environment,
     pins: &ServerPins,
     context: usize,
     max_seqs: usize,
     warnings: &mut Vec<Problem>,
 ) -> Result<ServerDraft, Problem> {
-    let host = pin_or(
-        pins.host.as_ref(),
-        "server.loopback",
-        HOST.to_owned(),
-        "only this machine can connect unless said otherwise",
-    );
+    let loopback = match environment {
+        Environment::Docker | Environment::Podman | Environment::Kubernetes => {
+            "only this container can connect; `server.host: 0.0.0.0` with a key opens it to a published port"
+        }
+        _ => "only this machine can connect unless said otherwise",
+    };
+    let host = pin_or(pins.host.as_ref(), "server.loopback", HOST.to_owned(), loopback);
     let api_key_required = match &pins.api_key {
         Some(pin) => Decision::pinned(pin, format!("a key is set by {}", pin.layer)),
         None => Decision::derived(false, "server.api_key", "no key is set"),

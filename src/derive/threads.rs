@@ -103,7 +103,7 @@ pub fn choose(
                 Decision::derived(cpus, "threads.place", because),
             )
         }
-        (None, None) => derived(&pool, policy, pins, quota.as_ref()),
+        (None, None) => derived(hardware, &pool, policy, pins, quota.as_ref()),
     };
     let pin = pinning(
         hardware,
@@ -323,6 +323,7 @@ fn bounded_count(count: usize, because: &str, bounds: &[Bound]) -> Decision<usiz
 }
 
 fn derived(
+    hardware: &Hardware,
     pool: &Pool,
     policy: &Policy,
     pins: &ThreadPins,
@@ -344,12 +345,19 @@ fn derived(
         );
     }
     let (cpus, _) = pool.place(threads.value, policy.io_cpus);
-    let cpus = Decision::derived(
-        cpus,
-        "threads.place",
-        "one CPU of each chosen physical core, siblings left idle",
-    );
-    (threads, cpus)
+    let idle = if hardware.topology.smt {
+        ", siblings left idle"
+    } else {
+        ""
+    };
+    let isolated = hardware.cpus.allowed.intersection(&hardware.cpus.isolated);
+    let isolated = if isolated.is_empty() || !isolated.intersection(&cpus).is_empty() {
+        String::new()
+    } else {
+        format!("; CPUs {isolated} are isolated and left out, `stages.decoder.cpus` can name them")
+    };
+    let because = format!("one CPU of each chosen physical core{idle}{isolated}");
+    (threads, Decision::derived(cpus, "threads.place", because))
 }
 
 /// Refuses CPUs that are not online or not allowed.

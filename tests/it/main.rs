@@ -12,6 +12,7 @@ mod config;
 mod engine;
 mod fetch;
 mod model;
+mod plan;
 mod probe;
 mod support;
 mod text;

@@ -485,3 +485,32 @@ fn huge_pages_follow_the_kernel_and_a_pin_that_it_cannot_follow_is_said() {
     let draft = drafted(&hardware, &qwen_like(), &asked);
     assert!(stage(&draft).huge_pages.value && draft.warnings.iter().any(|w| w.what.contains("huge pages")));
 }
+
+#[test]
+fn a_priority_is_followed_or_its_lack_of_effect_is_said() {
+    use crate::config::Priority;
+    let hardware = plain(8, Bytes::gib(16));
+    let with = |priority| {
+        let mut asked = nothing();
+        asked.priority = Some(pin("priority", priority));
+        asked.context.priority = priority;
+        drafted(&hardware, &qwen_like(), &asked)
+    };
+    let agentic = with(Priority::Agentic);
+    assert_eq!(stage(&agentic).max_seqs.value, 1);
+    assert!(
+        stage(&agentic).context.value > 100_000,
+        "one sequence with all that fits"
+    );
+    for (priority, said) in [
+        (Priority::Quality, true),
+        (Priority::Fast, true),
+        (Priority::Balanced, false),
+    ] {
+        let warned = with(priority)
+            .warnings
+            .iter()
+            .any(|w| w.what.contains("`priority`"));
+        assert_eq!(warned, said, "{priority:?}");
+    }
+}
