@@ -11,6 +11,7 @@
 //! import only from those before it (`tests/it/architecture.rs` holds the table).
 
 pub mod base;
+pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod derive;
