@@ -4,8 +4,10 @@ use std::path::Path;
 
 use edge_deploy::base::Code;
 use edge_deploy::model::card::{Activation, AttentionKind, DecoderSpec, ModelFormat};
+use edge_deploy::model::formats::gguf::Gguf;
 use edge_deploy::model::{self, ModelCard, TensorRole, Weights};
 
+use crate::support::gguf::GgufWriter;
 use crate::support::tiny::{self, TinyModel};
 use crate::support::{self, tiny_tokenizer};
 
@@ -361,4 +363,87 @@ fn embedded_cards_are_those_of_the_files() {
         }
         assert_eq!(model::embedded::card(name).unwrap().unwrap(), card, "{name}");
     }
+}
+
+#[test]
+fn metadata_getters_tell_absent_from_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    GgufWriter::new("llama")
+        .raw("i8", 1, &[0xff])
+        .raw("u64", 10, &u64::MAX.to_le_bytes())
+        .raw("f64", 12, &1.5f64.to_le_bytes())
+        .raw("latin1", 8, &[1, 0, 0, 0, 0, 0, 0, 0, 0xe9])
+        .raw("u16s", 9, &[2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0xff, 0xff])
+        .texts("texts", &[b"a".as_slice(), b"", b"\xff\x00"])
+        .bools("bools", &[true, false])
+        .f32s("f32s", &[0.5, -1.0])
+        .bool("bool", true)
+        .write(&path);
+    let file = Gguf::open(&path).unwrap();
+    assert_eq!(file.str("none").unwrap(), None);
+    assert_eq!(
+        (file.u64("none").unwrap(), file.bool("bool").unwrap()),
+        (None, Some(true))
+    );
+    assert_eq!(
+        (file.u64("u64").unwrap(), file.f32("f64").unwrap()),
+        (Some(u64::MAX), Some(1.5))
+    );
+    assert_eq!(
+        file.i64s("u16s").unwrap().unwrap().collect::<Vec<_>>(),
+        [1, 65_535]
+    );
+    assert_eq!(
+        file.f32s("f32s").unwrap().unwrap().collect::<Vec<_>>(),
+        [0.5, -1.0]
+    );
+    assert_eq!(
+        file.bools("bools").unwrap().unwrap().collect::<Vec<_>>(),
+        [true, false]
+    );
+    let texts: Vec<&[u8]> = file.texts("texts").unwrap().unwrap().collect();
+    assert_eq!(texts, [b"a".as_slice(), b"", b"\xff\x00"]);
+    assert_eq!(file.header().keys().count(), 10);
+    for (problem, word) in [
+        (file.u64("i8").unwrap_err(), "`i8` is -1, which is negative"),
+        (file.u32("u64").unwrap_err(), "at most 4294967295"),
+        (
+            file.u64("f64").unwrap_err(),
+            "`f64` is a real number, not an integer",
+        ),
+        (file.str("latin1").unwrap_err(), "`latin1` is not UTF-8"),
+        (
+            file.texts("u16s").err().unwrap(),
+            "`u16s` is an array, not an array of texts",
+        ),
+        (file.i64s("f32s").err().unwrap(), "not an array of integers"),
+        (file.f32s("bool").err().unwrap(), "`bool` is a truth value"),
+        (
+            file.bool("texts").unwrap_err(),
+            "`texts` is an array, not a truth value",
+        ),
+    ] {
+        assert_eq!(problem.code, Code::ModelMalformed);
+        assert!(
+            problem.what.contains(word) && problem.place.is_some(),
+            "{problem}"
+        );
+    }
+    // Arrays in arrays: some levels are walked over, a bomb is not.
+    let nested = |levels: usize| {
+        let mut value = Vec::new();
+        for _ in 0..levels {
+            value.extend([9, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        value.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        GgufWriter::new("llama")
+            .raw("nested", 9, &value)
+            .bool("after", true)
+    };
+    nested(3).write(&path);
+    assert_eq!(Gguf::open(&path).unwrap().bool("after").unwrap(), Some(true));
+    nested(4).write(&path);
+    let problem = Gguf::open(&path).unwrap_err();
+    assert!(problem.what.contains("more than 4 deep"), "{problem}");
 }
