@@ -24,8 +24,13 @@ pub const PAGE_PATH: &str = "docs/reference/profile.md";
 #[must_use]
 pub fn json_schema() -> String {
     let mut schema = root_schema().to_value();
-    for definition in schema["$defs"].as_object_mut().into_iter().flatten() {
-        loosen(definition.1);
+    for (name, definition) in schema["$defs"].as_object_mut().into_iter().flatten() {
+        loosen(definition);
+        match name.as_str() {
+            "Secret" => widen(definition),
+            "CpuSet" => definition["type"] = json!(["string", "integer"]),
+            _ => {}
+        }
     }
     loosen(&mut schema);
     schema["title"] = json!("edge-deploy profile");
@@ -33,6 +38,17 @@ pub fn json_schema() -> String {
     let mut text = serde_json::to_string_pretty(&schema).unwrap_or_default();
     text.push('\n');
     text
+}
+
+/// A text key takes any scalar as it stands; an editor calls an unquoted `12.10` a number.
+fn widen(schema: &mut Json) {
+    let is_text = schema["type"] == "string" || schema["type"] == json!(["string", "null"]);
+    if is_text && schema.get("enum").is_none() {
+        schema["type"] = json!(["string", "number", "boolean"]);
+    }
+    if let Some(items) = schema.get_mut("items") {
+        widen(items);
+    }
 }
 
 /// In a file no key is required, and each may be `auto` or `null`.
@@ -48,6 +64,7 @@ fn loosen(schema: &mut Json) {
         .flatten()
     {
         let mut inner = property.1.take();
+        widen(&mut inner);
         let mut outer = serde_json::Map::new();
         if let Some(description) = inner
             .as_object_mut()
@@ -181,6 +198,8 @@ mod tests {
         assert!(schema["$defs"]["Policy"].get("required").is_none());
         assert_eq!(schema["properties"]["model"]["anyOf"][1]["enum"][0], "auto");
         assert_eq!(schema["additionalProperties"], false);
+        let version = &schema["$defs"]["ModelProfile"]["properties"]["version"]["anyOf"][0]["type"];
+        assert_eq!(*version, json!(["string", "number", "boolean"]));
     }
 
     #[test]
