@@ -7,6 +7,8 @@
 
 use std::collections::BTreeSet;
 
+use raw_cpuid::{CpuId, CpuIdReader};
+
 use super::cpuinfo::CpuInfo;
 use crate::base::CpuSet;
 
@@ -80,13 +82,53 @@ pub fn common(info: &CpuInfo, cpus: &CpuSet) -> Vec<String> {
     } else {
         known
     };
-    let mut sets = known.into_iter();
+    intersection(known.into_iter())
+}
+
+/// What all sets have, sorted; nothing if there is no set.
+#[must_use]
+pub fn intersection(mut sets: impl Iterator<Item = BTreeSet<String>>) -> Vec<String> {
     let Some(first) = sets.next() else {
         return Vec::new();
     };
     sets.fold(first, |all, next| all.intersection(&next).cloned().collect())
         .into_iter()
         .collect()
+}
+
+/// Features by CPUID: what the processor can do. What the operating system enabled is for the live kernel's flags.
+#[must_use]
+pub fn from_cpuid<R: CpuIdReader + Clone>(cpuid: &CpuId<R>) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut add = |name: &str, has: bool| {
+        if has {
+            found.insert(name.to_owned());
+        }
+    };
+    if let Some(f) = cpuid.get_feature_info() {
+        add("sse4_2", f.has_sse42());
+        add("avx", f.has_avx());
+        add("fma", f.has_fma());
+        add("f16c", f.has_f16c());
+    }
+    if let Some(f) = cpuid.get_extended_feature_info() {
+        add("avx2", f.has_avx2());
+        add("bmi2", f.has_bmi2());
+        add("avx512f", f.has_avx512f());
+        add("avx512bw", f.has_avx512bw());
+        add("avx512vl", f.has_avx512vl());
+        add("avx512dq", f.has_avx512dq());
+        add("avx512_vnni", f.has_avx512vnni());
+        add("avx512_bf16", f.has_avx512_bf16());
+        add("avx512_fp16", f.has_avx512_fp16());
+        add("avx512_vbmi", f.has_avx512vbmi());
+        add("gfni", f.has_gfni());
+        add("avx_vnni", f.has_avx_vnni());
+        add("amx_tile", f.has_amx_tile());
+        add("amx_int8", f.has_amx_int8());
+        add("amx_bf16", f.has_amx_bf16());
+    }
+    found
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod accelerators;
 mod cgroup;
 mod class;
 mod cpu_budget;
+pub mod cpuid;
 mod cpuinfo;
 mod environment;
 mod facts;
@@ -19,17 +20,24 @@ mod nvidia;
 pub mod root;
 mod thermal;
 pub mod topology;
+pub mod topology_cpuid;
 pub mod topology_sysfs;
 
+use std::collections::BTreeMap;
+
 use cgroup::Cgroups;
+use cpuid::Recorded;
 use cpuinfo::CpuInfo;
 use environment::Signs;
 pub use facts::facts;
+use hardware::Cpus;
 pub use hardware::Hardware;
+use raw_cpuid::CpuId;
 pub use root::Root;
+use topology_cpuid::CpuidReader;
 use topology_sysfs::SysfsReader;
 
-use crate::base::{Code, Problem};
+use crate::base::{Code, CpuSet, Problem};
 
 /// Reads a machine.
 ///
@@ -40,13 +48,33 @@ pub fn probe(root: &Root) -> Result<Hardware, Problem> {
     let info = CpuInfo::read(root);
     let groups = Cgroups::read(root);
     let signs = Signs::read(root, &info, &groups);
-    let cpus = cpu_budget::cpus(root, &info, &groups, &mut warnings);
+    let dumps = cpuid::recorded(root);
+    let mut cpus = cpu_budget::cpus(root, &info, &groups, &mut warnings);
+    if cpus.online.is_empty() {
+        // A dump alone: it has nothing but the processors.
+        let all: CpuSet = dumps.keys().copied().collect();
+        cpus = Cpus {
+            online: all.clone(),
+            possible: all.clone(),
+            present: all.clone(),
+            allowed: all,
+            ..cpus
+        };
+    }
     if cpus.online.is_empty() {
         return Err(no_cpus());
     }
     let quota = cpu_budget::quota(root, &groups, &mut warnings);
     let allowed_nodes = cpu_budget::allowed_nodes(root, &groups);
+    let by_cpuid = (!dumps.is_empty()).then(|| CpuidReader::new(&dumps).read());
     let (mut topology, disputes) = SysfsReader::new(root, &cpus, allowed_nodes.clone()).read();
+    let has_sysfs = root.exists("/sys/devices/system/cpu");
+    let stated_kinds = by_cpuid.and_then(|(found, kinds)| {
+        if !has_sysfs {
+            topology = found;
+        }
+        kinds
+    });
     warnings.extend(disputes);
     kinds::classify(
         root,
@@ -54,7 +82,7 @@ pub fn probe(root: &Root) -> Result<Hardware, Problem> {
         &mut topology,
         &cpus.online,
         signs.hides_core_kinds(),
-        None,
+        stated_kinds,
     );
     let allowed_nodes = allowed_nodes.unwrap_or_else(|| topology.nodes.iter().map(|node| node.id).collect());
     let memory = memory_budget::memory(root, &groups, &topology.nodes, allowed_nodes, &mut warnings);
@@ -68,7 +96,7 @@ pub fn probe(root: &Root) -> Result<Hardware, Problem> {
         schema: hardware::SCHEMA,
         source: root.describe(),
         cpu_model: info.model_name(),
-        isa: isa::common(&info, &cpus.allowed),
+        isa: isa_of(&info, &dumps, &cpus.allowed),
         sve_bytes: None,
         quota,
         memory,
@@ -85,6 +113,18 @@ pub fn probe(root: &Root) -> Result<Hardware, Problem> {
     };
     hardware.fingerprint = fingerprint::fingerprint(&hardware);
     Ok(hardware)
+}
+
+/// Features that every allowed CPU has, by `/proc/cpuinfo` or else by the recorded CPUID.
+fn isa_of(info: &CpuInfo, dumps: &BTreeMap<u32, Recorded>, allowed: &CpuSet) -> Vec<String> {
+    if !info.cpus.is_empty() {
+        return isa::common(info, allowed);
+    }
+    isa::intersection(
+        dumps
+            .values()
+            .map(|dump| isa::from_cpuid(&CpuId::with_cpuid_reader(dump.clone()))),
+    )
 }
 
 fn no_cpus() -> Problem {

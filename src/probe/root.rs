@@ -58,7 +58,7 @@ impl Root {
     /// A captured machine in `folder`. No system call about the live machine is mixed in.
     ///
     /// # Errors
-    /// `probe_failed` if `folder` is not a folder or holds neither `proc` nor `sys` nor `dev`.
+    /// `probe_failed` if `folder` is not a folder or holds none of `proc`, `sys`, `dev`, `cpuid` and `pu0`.
     pub fn snapshot(folder: &Path) -> Result<Self, Problem> {
         let fail = |what: String| {
             Problem::new(
@@ -74,7 +74,10 @@ impl Root {
                 folder.display()
             ))
         })?;
-        if !["proc", "sys", "dev"].iter().any(|name| base.join(name).is_dir()) {
+        let is_machine = ["proc", "sys", "dev", "cpuid", "pu0"]
+            .iter()
+            .any(|name| base.join(name).exists());
+        if !is_machine {
             return Err(fail(format!("`{}` holds no captured machine", folder.display())));
         }
         Ok(Self::at(base, false))

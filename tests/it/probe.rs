@@ -273,3 +273,44 @@ fn sorted(value: &Value) -> Value {
     pairs.sort_by_key(|(key, _)| key.parse::<u32>().unwrap());
     pairs.into_iter().collect::<serde_json::Map<_, _>>().into()
 }
+
+#[test]
+fn every_cpuid_dump_has_the_expected_counts() {
+    let test = "every_cpuid_dump_has_the_expected_counts";
+    let Some(folder) = shared(test, "hwloc") else {
+        return;
+    };
+    let expected: Value =
+        serde_json::from_slice(&fs::read(folder.join("x86-expected.json")).unwrap()).unwrap();
+    let mut faults = Vec::new();
+    let mut count = 0;
+    for (name, entry) in expected
+        .as_object()
+        .unwrap()
+        .iter()
+        .filter(|(name, _)| *name != "_meta")
+    {
+        let (_dir, top) = unpack(&folder.join("x86").join(format!("{name}.tar.bz2")));
+        count += 1;
+        let facts = probe::facts(&probe_at(&top));
+        let want = &entry["expected"];
+        let mut check = |what: &str, have: &Value, want: &Value| {
+            if have != want {
+                faults.push(format!("{name}: {what} is {have}, expected {want}"));
+            }
+        };
+        check("logical CPUs", &facts["logical_cpus_online"], &want["pus"]);
+        for key in ["cores", "packages", "dies", "numa_nodes", "l3_count"] {
+            check(key, &facts[key], &want[key]);
+        }
+        check("l2_count", &facts["l2_count"], &entry["l2_count"]);
+        let kinds = entry["cpu_kinds"].as_array().unwrap();
+        let ours = facts["cpu_kinds"].as_array().unwrap();
+        check("kinds", &ours.len().into(), &kinds.len().max(1).into());
+        for (ours, want) in ours.iter().zip(kinds) {
+            check("the CPUs of a kind", &ours["cpus"], &want["cpus"]);
+        }
+    }
+    assert!(count >= 31, "only {count} dumps were found");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
