@@ -240,7 +240,7 @@ fn below<'a>(mounted: &str, path: &'a str) -> &'a str {
 }
 
 /// Mount tables write blanks and the like as three octal digits.
-fn unescape(text: &str) -> String {
+pub(super) fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('\\') {

@@ -14,5 +14,6 @@ mod fetch;
 mod model;
 mod plan;
 mod probe;
+mod probe_robust;
 mod support;
 mod text;

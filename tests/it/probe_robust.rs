@@ -1,0 +1,366 @@
+//! The probe's other promises: captures replay, nothing private is in them, damaged trees do no harm, and the live
+//! machine agrees with the usual tools.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use edge_deploy::probe::{self, Hardware, Root, doctor, report};
+use serde_json::Value;
+
+use crate::support::shared;
+
+fn machines(test: &str) -> Vec<(String, PathBuf)> {
+    let Some(fixtures) = shared(test, "fixtures") else {
+        return Vec::new();
+    };
+    let mut found: Vec<_> = fs::read_dir(fixtures)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("fsroot").is_dir())
+        .map(|path| {
+            (
+                path.file_name().unwrap().to_string_lossy().into_owned(),
+                path.join("fsroot"),
+            )
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+fn probe_at(folder: &Path) -> (Root, Hardware) {
+    let root = Root::snapshot(folder).unwrap();
+    let hardware = probe::probe(&root).unwrap_or_else(|problem| panic!("{}: {problem}", folder.display()));
+    (root, hardware)
+}
+
+#[test]
+fn a_capture_of_every_fixture_gives_the_same_facts() {
+    for (name, folder) in machines("a_capture_of_every_fixture_gives_the_same_facts") {
+        let (root, hardware) = probe_at(&folder);
+        let dir = tempfile::tempdir().unwrap();
+        let count = doctor::capture(&root, dir.path()).unwrap();
+        assert!(count > 5, "{name}: only {count} files");
+        let (_, again) = probe_at(dir.path());
+        let facts = |hardware: &Hardware| {
+            let text = probe::facts(hardware).to_string();
+            // Names of containers are replaced in the capture.
+            text.replace("/kubepods/podX/ctr/", "/kubepods/pod1/group-2/")
+        };
+        assert_eq!(facts(&again), facts(&hardware), "{name}");
+        assert!(
+            doctor::capture(&root, dir.path()).is_err(),
+            "a folder in use must be refused"
+        );
+        let page = report::page(&hardware);
+        assert!(
+            page.contains("memory") && page.contains("cpus"),
+            "{name}:\n{page}"
+        );
+    }
+}
+
+/// Files of a small machine, by path.
+type Tree = BTreeMap<String, Vec<u8>>;
+
+fn read_tree(folder: &Path) -> Tree {
+    let mut tree = Tree::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(at) = folders.pop() {
+        for entry in fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(folder).unwrap().to_string_lossy().into_owned();
+                tree.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    tree
+}
+
+fn write_tree(folder: &Path, tree: &Tree) {
+    for (path, bytes) in tree {
+        let path = folder.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+#[test]
+fn private_data_stays_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut tree = Tree::new();
+    let mut put = |path: &str, text: &str| {
+        tree.insert(path.to_owned(), text.as_bytes().to_vec());
+    };
+    put(
+        "proc/cpuinfo",
+        "processor : 0\nmodel name : X\nflags : lm avx2\nSerial : 10000000SECRET1\n",
+    );
+    put("proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n");
+    put(
+        "proc/version",
+        "Linux version 6.1 (SECRET2@SECRET3.example) (gcc 12) #1 SMP\n",
+    );
+    put(
+        "proc/self/status",
+        "Name: SECRET4\nUid: 1000\nCpus_allowed_list: 0\nMems_allowed_list: 0\n",
+    );
+    put(
+        "proc/self/cgroup",
+        "0::/user.slice/user-1000.slice/app-SECRET5.scope\n",
+    );
+    put(
+        "proc/self/mountinfo",
+        "1 0 8:1 / / rw - ext4 /dev/SECRET6 rw\n2 1 0:1 / /home/SECRET7 rw - nfs SECRET8:/x rw\n3 1 0:2 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+    );
+    put(
+        "sys/fs/cgroup/user.slice/user-1000.slice/app-SECRET5.scope/memory.max",
+        "268435456\n",
+    );
+    put("sys/devices/system/cpu/online", "0\n");
+    write_tree(dir.path(), &tree);
+    let (root, hardware) = probe_at(dir.path());
+    assert!(
+        hardware.memory.limit_source.as_ref().unwrap().contains("SECRET5"),
+        "the limit must be seen"
+    );
+    let text = doctor::report(&root, &hardware);
+    let at = text.find("SECRET");
+    assert_eq!(at, None, "{}", &text[at.unwrap_or(0).saturating_sub(200)..]);
+    assert!(text.contains("memory.max") && text.contains("268435456"));
+    let target = tempfile::tempdir().unwrap();
+    doctor::capture(&root, target.path()).unwrap();
+    for (path, bytes) in read_tree(target.path()) {
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(
+            !path.contains("SECRET") && !text.contains("SECRET"),
+            "{path}: {text}"
+        );
+    }
+    let (_, again) = probe_at(target.path());
+    assert_eq!(again.memory.limit_bytes, hardware.memory.limit_bytes);
+}
+
+/// A small generator with a fixed seed, so that a failing tree can be made again.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % sides
+    }
+}
+
+fn mutate(tree: &mut Tree, links: &mut Vec<(String, String)>, dice: &mut Dice) {
+    let names: Vec<String> = tree.keys().cloned().collect();
+    for _ in 0..=dice.roll(12) {
+        let name = &names[dice.roll(names.len())];
+        let Some(bytes) = tree.get(name).cloned() else {
+            continue;
+        };
+        let replacement: Vec<u8> = match dice.roll(10) {
+            0 => {
+                tree.remove(name);
+                continue;
+            }
+            1 => Vec::new(),
+            2 => bytes[..dice.roll(bytes.len() + 1)].to_vec(),
+            3 => (0..64).map(|_| dice.roll(256) as u8).collect(),
+            4 => b"-1\n".to_vec(),
+            5 => b"99999999999999999999999\n".to_vec(),
+            6 => b"0-65535,0-65535\n".to_vec(),
+            7 => "ffffffff,".repeat(3000).into_bytes(),
+            8 => {
+                tree.remove(name);
+                let target = name.rsplit('/').next().unwrap().to_owned();
+                links.push((name.clone(), target));
+                continue;
+            }
+            _ => {
+                let mut flipped = bytes;
+                if !flipped.is_empty() {
+                    let at = dice.roll(flipped.len());
+                    flipped[at] ^= 1 << dice.roll(8);
+                }
+                flipped
+            }
+        };
+        tree.insert(name.clone(), replacement);
+    }
+}
+
+#[test]
+fn damaged_trees_do_no_harm() {
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(
+        outside.path().join("meminfo"),
+        "MemTotal: 4242424242 kB\nMemAvailable: 4242424242 kB\n",
+    )
+    .unwrap();
+    for (name, folder) in machines("damaged_trees_do_no_harm") {
+        let whole = read_tree(&folder);
+        if whole.len() > 200 {
+            continue;
+        }
+        for seed in 0..6 {
+            let mut dice = Dice(seed);
+            let mut tree = whole.clone();
+            let mut links = Vec::new();
+            mutate(&mut tree, &mut links, &mut dice);
+            let dir = tempfile::tempdir().unwrap();
+            write_tree(dir.path(), &tree);
+            for (from, to) in links {
+                let from = dir.path().join(from);
+                fs::create_dir_all(from.parent().unwrap()).unwrap();
+                std::os::unix::fs::symlink(to, from).unwrap();
+            }
+            if seed % 3 == 0 {
+                let meminfo = dir.path().join("proc/meminfo");
+                // It may be gone already.
+                let _ = fs::remove_file(&meminfo);
+                fs::create_dir_all(dir.path().join("proc")).unwrap();
+                std::os::unix::fs::symlink(outside.path().join("meminfo"), &meminfo).unwrap();
+            }
+            let Ok(root) = Root::snapshot(dir.path()) else {
+                continue;
+            };
+            // Either an answer or a problem; an answer has cores, stays inside, and can be saved and loaded.
+            match probe::probe(&root) {
+                Err(problem) => assert!(!problem.remedy.is_empty(), "{name} seed {seed}"),
+                Ok(hardware) => {
+                    assert!(!hardware.topology.cores.is_empty(), "{name} seed {seed}");
+                    assert!(!hardware.topology.kinds.is_empty(), "{name} seed {seed}");
+                    assert_ne!(
+                        hardware.memory.total_bytes.0,
+                        4_242_424_242 * 1024,
+                        "{name} seed {seed}"
+                    );
+                    assert!(!report::page(&hardware).is_empty());
+                    assert!(probe::facts(&hardware).is_object());
+                    let file = outside.path().join("saved.json");
+                    hardware.save(&file).unwrap();
+                    let loaded = Hardware::load(&file).unwrap_or_else(|p| panic!("{name} seed {seed}: {p}"));
+                    assert_eq!(loaded.cpus, hardware.cpus);
+                    assert_eq!(loaded.fingerprint, hardware.fingerprint);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn saved_machines_are_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("m.json");
+    let load = |text: &str| {
+        fs::write(&file, text).unwrap();
+        Hardware::load(&file)
+    };
+    for text in ["", "[]", "{}", "not json", "{\"schema\": 1}"] {
+        assert!(load(text).is_err(), "{text}");
+    }
+    assert!(Hardware::load(&dir.path().join("none")).is_err());
+    let hardware = probe::probe(&Root::live()).unwrap();
+    hardware.save(&file).unwrap();
+    let good: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert!(load(&good.to_string()).is_ok());
+    let broken = |pointer: &str, value: Value| {
+        let mut bad = good.clone();
+        *bad.pointer_mut(pointer).unwrap() = value;
+        load(&bad.to_string()).is_err()
+    };
+    assert!(broken("/schema", 99.into()));
+    assert!(broken("/cpus/allowed", "".into()));
+    assert!(broken("/cpus/allowed", "4000".into()));
+    assert!(broken("/topology/cores/0/kind", 7.into()));
+    assert!(broken("/quota/cpus", (-1.0).into()));
+    assert!(broken("/memory/available_bytes", u64::MAX.into()));
+}
+
+/// Output of a tool, if it is installed.
+fn tool(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .env("LC_ALL", "C")
+        .output()
+        .ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn the_live_machine_agrees_with_the_usual_tools() {
+    let hardware = probe::probe(&Root::live()).unwrap();
+    let facts = probe::facts(&hardware);
+    let skip = |name: &str| eprintln!("SKIPPED a part: `{name}` is not here");
+    match tool("nproc", &[]) {
+        // nproc rounds a quota up; without one it is the allowed CPUs.
+        Some(text) if hardware.quota.cpus.is_none() => {
+            assert_eq!(facts["logical_cpus_allowed"], text.trim().parse::<u64>().unwrap());
+        }
+        _ => skip("nproc"),
+    }
+    match tool("lscpu", &["-p=cpu,core,socket,node"]) {
+        Some(text) => {
+            let rows: Vec<Vec<&str>> = text
+                .lines()
+                .filter(|line| !line.starts_with('#'))
+                .map(|line| line.split(',').collect())
+                .collect();
+            let distinct = |column: usize| {
+                let mut values: Vec<&str> = rows
+                    .iter()
+                    .map(|row| row[column])
+                    .filter(|v| !v.is_empty())
+                    .collect();
+                values.sort_unstable();
+                values.dedup();
+                values.len()
+            };
+            assert_eq!(facts["logical_cpus_online"], rows.len());
+            assert_eq!(facts["cores"], distinct(1));
+            if hardware.cpus.allowed == hardware.cpus.online {
+                assert_eq!(facts["packages"], distinct(2));
+                assert_eq!(facts["numa_nodes"], distinct(3).max(1));
+            }
+        }
+        None => skip("lscpu"),
+    }
+    match tool("free", &["-b"]) {
+        Some(text) => {
+            let row: Vec<&str> = text
+                .lines()
+                .find(|line| line.starts_with("Mem:"))
+                .unwrap()
+                .split_whitespace()
+                .collect();
+            assert_eq!(facts["mem_total"], row[1].parse::<u64>().unwrap());
+            if facts["mem_available_source"] == "MemAvailable" {
+                // Memory moves between two readings.
+                let (ours, theirs) = (
+                    facts["mem_available"].as_f64().unwrap(),
+                    row[6].parse::<f64>().unwrap(),
+                );
+                assert!(
+                    (ours - theirs).abs() < theirs * 0.2 + 256e6,
+                    "{ours} and {theirs}"
+                );
+            }
+        }
+        None => skip("free"),
+    }
+    match tool("lstopo-no-graphics", &["--of", "console", "--only", "core"]) {
+        Some(text) => assert_eq!(facts["cores_allowed"], text.lines().count()),
+        None => skip("lstopo-no-graphics"),
+    }
+}
