@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::extract::Request;
-use axum::http::StatusCode;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use serde::de::DeserializeOwned;
 
 use super::errors::ApiError;
@@ -20,15 +20,39 @@ use crate::base::{Code, Problem};
 /// # Errors
 /// `RequestMalformed`, `RequestInvalid`, `BodyTooLarge`, or 408 for a body that does not arrive in time.
 pub async fn read<T: DeserializeOwned>(state: &ServerState, request: Request) -> Result<T, ApiError> {
-    let limit = state.max_body();
-    let too_large = || {
-        ApiError::from(Problem::new(
-            Code::BodyTooLarge,
-            format!("the request body is larger than {}", state.plan.max_body_bytes),
-            "send less, or raise `server.max_body_bytes`",
-        ))
+    check_headers(state, request.headers())?;
+    let wait = Duration::from_millis(state.plan.read_timeout_ms.0);
+    let bytes = match tokio::time::timeout(wait, to_bytes(request.into_body(), state.max_body())).await {
+        Ok(Ok(bytes)) => bytes,
+        // The body ended by the limit, or the connection broke: then nobody reads the answer.
+        Ok(Err(_)) => return Err(too_large(state)),
+        Err(_) => {
+            let problem = Problem::new(
+                Code::DeadlinePassed,
+                format!(
+                    "the request body did not arrive within {}",
+                    state.plan.read_timeout_ms
+                ),
+                "send it faster, or raise `server.read_timeout_ms`",
+            );
+            return Err(ApiError::from(problem).with_status(StatusCode::REQUEST_TIMEOUT));
+        }
     };
-    let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+    parse(&bytes)
+}
+
+fn too_large(state: &ServerState) -> ApiError {
+    Problem::new(
+        Code::BodyTooLarge,
+        format!("the request body is larger than {}", state.plan.max_body_bytes),
+        "send less, or raise `server.max_body_bytes`",
+    )
+    .into()
+}
+
+/// Refuses what the headers already give away.
+fn check_headers(state: &ServerState, headers: &HeaderMap) -> Result<(), ApiError> {
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     // Other types can be sent by any web page without asking; JSON cannot.
     let kind = header(CONTENT_TYPE).unwrap_or("application/json");
     if !kind
@@ -44,27 +68,10 @@ pub async fn read<T: DeserializeOwned>(state: &ServerState, request: Request) ->
         .into());
     }
     let announced = header(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > limit as u64) {
-        return Err(too_large());
+    if announced.is_some_and(|length| length > state.max_body() as u64) {
+        return Err(too_large(state));
     }
-    let wait = Duration::from_millis(state.plan.read_timeout_ms.0);
-    let bytes = match tokio::time::timeout(wait, to_bytes(request.into_body(), limit)).await {
-        Ok(Ok(bytes)) => bytes,
-        // The body ended by the limit, or the connection broke: then nobody reads the answer.
-        Ok(Err(_)) => return Err(too_large()),
-        Err(_) => {
-            let problem = Problem::new(
-                Code::DeadlinePassed,
-                format!(
-                    "the request body did not arrive within {}",
-                    state.plan.read_timeout_ms
-                ),
-                "send it faster, or raise `server.read_timeout_ms`",
-            );
-            return Err(ApiError::from(problem).with_status(StatusCode::REQUEST_TIMEOUT));
-        }
-    };
-    parse(&bytes)
+    Ok(())
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 /// Counts of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[expect(clippy::struct_field_names, reason = "OpenAI's names")]
 pub struct UsageBody {
     /// Tokens of all prompts.
     pub prompt_tokens: usize,
@@ -16,6 +17,24 @@ pub struct UsageBody {
     pub completion_tokens: usize,
     /// Both.
     pub total_tokens: usize,
+}
+
+/// The `usage` of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum ChunkUsage {
+    /// Not asked for: the field is left out.
+    Absent,
+    /// Asked for, and not the last chunk: `null`.
+    Null,
+    /// The last chunk.
+    Counts(UsageBody),
+}
+
+impl ChunkUsage {
+    fn is_absent(&self) -> bool {
+        *self == Self::Absent
+    }
 }
 
 /// A whole chat answer.
@@ -110,8 +129,9 @@ pub struct ChatChunk {
     /// One, or none in the chunk with the counts.
     pub choices: Vec<ChatChunkChoice>,
     /// Absent unless asked for; null in all chunks but the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Option<UsageBody>>,
+    #[serde(skip_serializing_if = "ChunkUsage::is_absent")]
+    #[schemars(with = "Option<UsageBody>")]
+    pub usage: ChunkUsage,
 }
 
 /// One answer's part of a chunk.
@@ -154,8 +174,9 @@ pub struct CompletionBody {
     /// The answers.
     pub choices: Vec<CompletionChoice>,
     /// Counts. In chunks absent unless asked for, and null in all but the last.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Option<UsageBody>>,
+    #[serde(skip_serializing_if = "ChunkUsage::is_absent")]
+    #[schemars(with = "Option<UsageBody>")]
+    pub usage: ChunkUsage,
 }
 
 /// One plain answer.

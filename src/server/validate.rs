@@ -290,7 +290,7 @@ fn range(name: &str, value: Option<f64>, default: f32, least: f64, most: f64) ->
     if (least..=most).contains(&value) {
         return Ok(value as f32);
     }
-    let shown_least = if least == f64::from(f32::MIN_POSITIVE) {
+    let shown_least = if least > 0.0 && least < 1e-30 {
         "above 0".to_owned()
     } else {
         least.to_string()

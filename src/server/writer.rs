@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::reply::{
-    AnswerMessage, ChatBody, ChatChoice, ChatChunk, ChatChunkChoice, ChatLogprob, ChatLogprobs,
+    AnswerMessage, ChatBody, ChatChoice, ChatChunk, ChatChunkChoice, ChatLogprob, ChatLogprobs, ChunkUsage,
     CompletionBody, CompletionChoice, CompletionLogprobs, Delta, TopLogprob, UsageBody,
 };
 use crate::engine::TokenLogprobs;
@@ -161,7 +161,7 @@ impl Writer {
 
     /// The chunk with the counts.
     pub fn usage(&self, usage: UsageBody) -> String {
-        let usage = Some(Some(usage));
+        let usage = ChunkUsage::Counts(usage);
         match self.shape {
             Shape::Chat => json(&ChatChunk {
                 usage,
@@ -174,6 +174,14 @@ impl Writer {
         }
     }
 
+    fn unsaid_usage(&self) -> ChunkUsage {
+        if self.include_usage {
+            ChunkUsage::Null
+        } else {
+            ChunkUsage::Absent
+        }
+    }
+
     fn empty_chat_chunk(&self) -> ChatChunk {
         ChatChunk {
             id: self.id.clone(),
@@ -182,7 +190,7 @@ impl Writer {
             model: self.model.clone(),
             system_fingerprint: self.fingerprint.clone(),
             choices: Vec::new(),
-            usage: self.include_usage.then_some(None),
+            usage: self.unsaid_usage(),
         }
     }
 
@@ -194,7 +202,7 @@ impl Writer {
             model: self.model.clone(),
             system_fingerprint: self.fingerprint.clone(),
             choices: Vec::new(),
-            usage: self.include_usage.then_some(None),
+            usage: self.unsaid_usage(),
         }
     }
 
@@ -279,7 +287,7 @@ impl Writer {
                 let choices = choices.collect();
                 json(&CompletionBody {
                     choices,
-                    usage: Some(Some(usage)),
+                    usage: ChunkUsage::Counts(usage),
                     ..self.empty_completion()
                 })
             }

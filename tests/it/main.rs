@@ -15,5 +15,6 @@ mod model;
 mod plan;
 mod probe;
 mod probe_robust;
+mod server;
 mod support;
 mod text;

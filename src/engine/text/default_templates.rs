@@ -3,7 +3,7 @@
 //! In: the family's name. Out: a Jinja template. Invariant: a template a model ships always wins over these.
 
 /// Gemma: turns closed by `<end_of_turn>`; the system text opens the first user turn; user and model alternate.
-const GEMMA: &str = r#"{{- bos_token -}}
+const GEMMA: &str = r"{{- bos_token -}}
 {%- set ns = namespace(system='', expects='user') -%}
 {%- for message in messages -%}
     {%- if message.role == 'system' -%}
@@ -23,16 +23,16 @@ const GEMMA: &str = r#"{{- bos_token -}}
     {%- endif -%}
 {%- endfor -%}
 {%- if ns.system -%}{{- raise_exception('a system message needs a user message after it') -}}{%- endif -%}
-{%- if add_generation_prompt -%}{{- '<start_of_turn>model\n' -}}{%- endif -%}"#;
+{%- if add_generation_prompt -%}{{- '<start_of_turn>model\n' -}}{%- endif -%}";
 
 /// ChatML, no system text of its own.
-const CHATML: &str = r#"{%- for message in messages -%}
+const CHATML: &str = r"{%- for message in messages -%}
     {{- '<|im_start|>' ~ message.role ~ '\n' ~ message.content ~ '<|im_end|>\n' -}}
 {%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"#;
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}";
 
 /// Spark: every turn between the sequence's own begin and end tokens; answers begin inside or after reasoning.
-const SPARK: &str = r#"{%- set first_system = messages and messages[0].role == 'system' -%}
+const SPARK: &str = r"{%- set first_system = messages and messages[0].role == 'system' -%}
 {{- bos_token ~ '<|System|>\nyou are a helpful assistant.' -}}
 {%- if first_system -%}{{- '\n\n' ~ messages[0].content -}}{%- endif -%}
 {{- eos_token -}}
@@ -53,7 +53,7 @@ const SPARK: &str = r#"{%- set first_system = messages and messages[0].role == '
 {%- endfor -%}
 {%- if add_generation_prompt -%}
     {{- bos_token ~ '<|Bot|>' ~ ('<think>' if enable_thinking is undefined or enable_thinking else '</think>') -}}
-{%- endif -%}"#;
+{%- endif -%}";
 
 /// The template of a family of `model/families.rs`; `None` for a family without one.
 pub fn of_family(family: &str) -> Option<&'static str> {

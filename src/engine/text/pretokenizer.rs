@@ -179,7 +179,7 @@ impl PreTokenizer {
 
     /// Cuts `text`. Each rule works on the pieces the one before left; what a rule does not match stays a piece.
     pub fn pieces(&self, text: &str) -> Vec<Range<usize>> {
-        let mut pieces = vec![0..text.len()];
+        let mut pieces: Vec<_> = std::iter::once(0..text.len()).collect();
         for (regex, blanks) in &self.rules {
             let mut finer = Vec::with_capacity(pieces.len());
             for piece in pieces {

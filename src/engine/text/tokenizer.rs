@@ -121,22 +121,21 @@ impl Tokenizer {
     /// `TokenizerUnusable` when it cannot be built, or has more tokens than the model has embedding rows;
     /// `FileAccess` and `ModelMalformed` for files that cannot be read.
     pub fn open(card: &ModelCard, weights: &Weights) -> Result<Self, Problem> {
-        let built = match weights.gguf_metadata() {
-            Some(file) => GgufTokenizer::of(file)?.build()?,
-            None => {
-                let folder = card
-                    .files
-                    .first()
-                    .and_then(|file| file.parent())
-                    .unwrap_or(Path::new("."));
-                let roles = RoleIds {
-                    bos: card.tokenizer.bos_id,
-                    eos: None,
-                    add_bos: card.tokenizer.add_bos,
-                    stop: Vec::new(),
-                };
-                tokenizer_json::load(&folder.join("tokenizer.json"), roles)?
-            }
+        let built = if let Some(file) = weights.gguf_metadata() {
+            GgufTokenizer::of(file)?.build()?
+        } else {
+            let folder = card
+                .files
+                .first()
+                .and_then(|file| file.parent())
+                .unwrap_or(Path::new("."));
+            let roles = RoleIds {
+                bos: card.tokenizer.bos_id,
+                eos: None,
+                add_bos: card.tokenizer.add_bos,
+                stop: Vec::new(),
+            };
+            tokenizer_json::load(&folder.join("tokenizer.json"), roles)?
         };
         let (tokens, rows) = (built.vocabulary_len(), card.decoder.vocab);
         if tokens > rows {
@@ -228,7 +227,7 @@ impl Tokenizer {
                     let plain = unguard(&text[range]);
                     match &self.scheme {
                         Scheme::ByteLevel(scheme) => {
-                            scheme.encode(&self.vocabulary, &plain, &mut merger, &mut ids)
+                            scheme.encode(&self.vocabulary, &plain, &mut merger, &mut ids);
                         }
                         Scheme::SentencePiece(scheme) => {
                             scheme.encode(&self.vocabulary, &plain, &mut merger, &mut ids);

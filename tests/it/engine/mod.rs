@@ -3,5 +3,5 @@
 
 mod division;
 mod golden;
-mod serving;
+pub mod serving;
 mod support;
