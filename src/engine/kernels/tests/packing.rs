@@ -32,6 +32,40 @@ fn every_type_unpacks_to_the_reference_bit_for_bit() {
 }
 
 #[test]
+fn dequantisers_agree_with_an_independent_implementation() {
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits = hex.as_bytes().as_chunks::<2>().0.iter();
+        digits
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+    let text = include_str!("reference_blocks.txt");
+    let mut seen = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let mut fields = line.split(' ');
+        let name = fields.next().unwrap();
+        let dtype = ALL_TYPES.into_iter().find(|t| t.as_str() == name).unwrap();
+        let blocks = bytes(fields.next().unwrap());
+        let expected = bytes(fields.next().unwrap());
+        let expected: Vec<f32> = expected
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| f32::from_le_bytes(*b))
+            .collect();
+        let mut got = vec![f32::NAN; expected.len()];
+        dequant::dequantise(dtype, &blocks, &mut got).unwrap();
+        for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            // The sign of a zero is not part of the formats.
+            let equal = got.to_bits() == expected.to_bits() || (got.abs() + expected.abs()).to_bits() == 0;
+            assert!(equal, "{name} value {at}: {got} {expected}");
+        }
+        seen.push(dtype);
+    }
+    assert_eq!(seen, ALL_TYPES[1..], "every type but F32");
+}
+
+#[test]
 fn parts_stack_and_row_orders_apply() {
     let mut random = Random(2);
     let cols = 256;

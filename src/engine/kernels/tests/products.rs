@@ -98,7 +98,8 @@ fn passes_and_teams_do_not_change_a_bit() {
     let mut random = Random(5);
     let teams: Vec<Team> = [1, 2, 3].map(team).into_iter().collect();
     for dtype in ALL_TYPES {
-        let (rows, cols, tokens) = (300, some_cols(dtype) * 2, 33);
+        // Large enough for the team to be woken.
+        let (rows, cols, tokens) = (131, some_cols(dtype), 33);
         let (matrix, _) = matrix(&mut random, dtype, rows, cols);
         let x = random.units(tokens * cols);
         for table in tables() {
