@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Everything that has to pass, in the order of what fails fastest. Without hwloc's headers the half with default
+# features is left out, and said so.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=/dev/null
+. target/setup.env
+
+begin=$SECONDS
+step() { printf '\n== %s  (%d s since the start)\n' "$*" "$((SECONDS - begin))"; }
+
+# Each entry: the flags of one way to build.
+ways=("--no-default-features")
+if [ -z "$FEATURES" ]; then
+    ways=("" "--no-default-features")
+else
+    echo "hwloc is not here: checks with default features are left out"
+fi
+
+step "format"
+cargo fmt --check
+
+for way in "${ways[@]}"; do
+    step "lints ${way:-with default features}"
+    # shellcheck disable=SC2086  # flags
+    cargo clippy --quiet --locked --all-targets $way -- -D warnings
+done
+
+step "documentation"
+# shellcheck disable=SC2086
+RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps --lib $FEATURES
+
+for way in "${ways[@]}"; do
+    step "tests ${way:-with default features}"
+    # shellcheck disable=SC2086
+    cargo test --quiet --locked $way
+done
+
+step "generated files"
+cargo run --quiet --locked --no-default-features -- generate --check
+
+step "all passed"
