@@ -3,15 +3,23 @@
 //! In: what the person asked for. Out: a decided [`Plan`], or a running server. Invariant: deciding reads headers
 //! only and needs no network; nothing is loaded before a plan exists.
 
-use std::path::{Path, PathBuf};
+mod serve;
 
-use crate::base::{Code, Place, Problem, Problems, env_vars};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::base::{Code, Millis, Place, Problem, Problems, env_vars};
 use crate::config::{self, Flag, Layered, Library, Sources, layer, search};
 use crate::derive::{self, Options};
-use crate::fetch::{Cache, ModelRef, file_problem};
-use crate::model::{self, ModelCard, families};
-use crate::plan::Plan;
+use crate::engine::{self, Event, Handle, Request, Sampling, StartProgress};
+use crate::fetch::{Cache, ModelRef, Progress, file_problem};
+use crate::model::{self, ModelCard, Weights, families};
+use crate::plan::{Effective, Plan, readback};
 use crate::probe::{self, Hardware, Root};
+
+pub use serve::serve;
 
 /// Largest saved machine that is read; a machine with 4096 CPUs takes about 4 MiB.
 const MAX_HARDWARE_BYTES: u64 = 64 << 20;
@@ -222,4 +230,168 @@ pub fn may_run_here(planned_for: &Hardware, plan: &Plan, here: &Hardware) -> Res
         ),
         "add --dry-run to see the plan only, or leave out --hardware and --sysroot to plan for this machine",
     ))
+}
+
+/// Makes sure the model is here, and plans from its own files.
+pub fn fetch_and_decide(
+    wanted: &Wanted,
+    cache: &Cache,
+    progress: &mut dyn Progress,
+) -> Result<Decided, Problems> {
+    let hardware = machine(&wanted.machine)?;
+    let card = model::inspect(wanted.model.ensure(cache, false, progress)?)?;
+    decide(wanted, hardware, &card)
+}
+
+/// Takes the planned address, before anything is loaded, so that a port in use costs no time.
+pub fn bind(plan: &Plan) -> Result<TcpListener, Problem> {
+    let (host, port) = (&plan.server.host, plan.server.port);
+    TcpListener::bind((host.as_str(), port)).map_err(|error| {
+        let remedy = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                "stop what listens there (`ss -ltnp` shows it), or give another port: `--port 0` takes any free one"
+            }
+            std::io::ErrorKind::PermissionDenied => "ports below 1024 need rights; give a higher one with --port",
+            _ => "give an address of this machine with --host",
+        };
+        Problem::new(Code::AddressInUse, format!("{host}:{port} cannot be bound: {error}"), remedy)
+    })
+}
+
+/// A running engine, and how it compares with its plan.
+#[derive(Debug)]
+pub struct Ready {
+    /// What it was started from.
+    pub decided: Decided,
+    /// The engine.
+    pub handle: Handle,
+    /// What it really uses.
+    pub effective: Effective,
+    /// Where that differs from the plan.
+    pub differences: Vec<Problem>,
+}
+
+/// Label of the progress of loading.
+pub const LOADING: &str = "loading weights";
+
+/// Loads the weights, generates a first token, and reads back what really runs. Each phase has its own deadline.
+pub fn start(decided: Decided, progress: &mut dyn Progress) -> Result<Ready, Problem> {
+    let began = Instant::now();
+    let plan = &decided.plan;
+    let handle = load(plan, progress)?;
+    let loaded = began.elapsed();
+    progress.step(&format!("loaded in {:.2} s", loaded.as_secs_f64()));
+    warm_up(&handle, plan.deadlines.warmup_ms)?;
+    progress.step(&format!(
+        "first token after {:.2} s",
+        (began.elapsed() - loaded).as_secs_f64()
+    ));
+    let effective = handle.effective()?;
+    let differences = readback::compare(plan, &effective);
+    Ok(Ready {
+        decided,
+        handle,
+        effective,
+        differences,
+    })
+}
+
+/// What the loading thread says.
+enum Told {
+    Progress(StartProgress),
+    Ended(Result<Handle, Problem>),
+}
+
+/// Starts the engine within the plan's deadline for it.
+fn load(plan: &Plan, progress: &mut dyn Progress) -> Result<Handle, Problem> {
+    let card = plan.model.card.as_deref().ok_or_else(|| {
+        Problem::new(
+            Code::Internal,
+            "the plan carries no model card",
+            "please report this",
+        )
+    })?;
+    let weights = Weights::open(card)?;
+    let deadline = plan.deadlines.load_ms;
+    let end = Instant::now() + Duration::from_millis(deadline.0);
+    let (tell, hear) = mpsc::channel();
+    let plan = plan.clone();
+    std::thread::Builder::new()
+        .name("load".to_owned())
+        .spawn(move || {
+            // Nobody listens any more only after the deadline, when the process ends.
+            let started = engine::start(&plan, weights, &mut |seen| {
+                let _ = tell.send(Told::Progress(seen));
+            });
+            let _ = tell.send(Told::Ended(started));
+        })
+        .map_err(|error| {
+            Problem::new(
+                Code::HardwareLimit,
+                format!("the loading thread cannot be started: {error}"),
+                "raise the limit on processes (`ulimit -u`, the cgroup's `pids.max`)",
+            )
+        })?;
+    loop {
+        match hear.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(Told::Progress(StartProgress::Text)) => progress.step("tokenizer ready"),
+            Ok(Told::Progress(StartProgress::Weights(seen))) => {
+                progress.bytes(LOADING, seen.done.0, Some(seen.total.0));
+            }
+            Ok(Told::Ended(started)) => return started,
+            Err(mpsc::RecvTimeoutError::Timeout) => return Err(late("loading", "load_ms", deadline)),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(Problem::new(
+                    Code::Internal,
+                    "the loading thread ended without a result",
+                    "please report this with the log",
+                ));
+            }
+        }
+    }
+}
+
+/// Generates one token, so that pages are touched and faults show before the first client does.
+fn warm_up(handle: &Handle, deadline: Millis) -> Result<(), Problem> {
+    let end = Instant::now() + Duration::from_millis(deadline.0);
+    let mut submission = handle.submit(Request {
+        prompt: vec![handle.tokenizer().roles().bos.unwrap_or(0)],
+        sampling: Sampling::default(),
+        max_tokens: 1,
+        stop: Vec::new(),
+        ignore_eos: true,
+        logprobs: None,
+        echo: false,
+    })?;
+    loop {
+        match submission.events.try_recv() {
+            Ok(Event::Done { .. }) => return Ok(()),
+            Ok(Event::Failed(problem)) => return Err(problem),
+            Ok(Event::Prefilled { .. } | Event::Token { .. }) => {}
+            Err(tokio::sync::mpsc::error::TryRecvError::Empty) => {
+                if Instant::now() > end {
+                    return Err(late("the first token", "warmup_ms", deadline));
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(tokio::sync::mpsc::error::TryRecvError::Disconnected) => {
+                return Err(Problem::new(
+                    Code::StageFailed,
+                    "the engine ended during its first token",
+                    "please report this with the log",
+                ));
+            }
+        }
+    }
+}
+
+fn late(phase: &str, key: &str, deadline: Millis) -> Problem {
+    Problem::new(
+        Code::DeadlinePassed,
+        format!("{phase} took longer than {deadline}"),
+        format!(
+            "give it more time with `--set deadlines.{key}=10min`, or check the disk and what else runs here"
+        ),
+    )
+    .why("a start that does not end should say so instead of hanging")
 }

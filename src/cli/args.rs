@@ -37,6 +37,8 @@ pub enum Command {
     Plan(PlanArgs),
     /// Say where each value of the plan comes from and how to verify it
     Explain(ExplainArgs),
+    /// Answer one prompt in the terminal
+    Run(RunArgs),
     /// Show what this machine is and what may be used of it
     Probe(ProbeArgs),
     /// List, show, copy and check profiles
@@ -159,6 +161,45 @@ pub struct ExplainArgs {
     pub select: Select,
     #[command(flatten)]
     pub listen: Listen,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Flags of `run`.
+#[derive(Clone, Debug, ClapArgs)]
+#[expect(missing_docs, reason = "groups are documented where they are defined")]
+pub struct RunArgs {
+    /// What to say to the model; `-` reads it from stdin
+    pub prompt: String,
+    #[command(flatten)]
+    pub select: Select,
+    /// Give the prompt to the model as it is, without its chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// A system message before the prompt
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// Most tokens to generate
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// 0 always takes the likeliest token; higher is more varied
+    #[arg(long, value_name = "T")]
+    pub temperature: Option<f32>,
+    /// Keep the likeliest tokens that together have this probability
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Keep this many of the likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<u32>,
+    /// Drop tokens less likely than this share of the likeliest
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Makes repeated tokens less likely; 1 is off
+    #[arg(long, value_name = "R")]
+    pub repetition_penalty: Option<f32>,
+    /// Same seed, same answer
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
     #[command(flatten)]
     pub output: Output,
 }
@@ -312,6 +353,7 @@ impl Command {
             Self::Auto(args) => args.output.json,
             Self::Plan(args) => args.output.json,
             Self::Explain(args) => args.output.json,
+            Self::Run(args) => args.output.json,
             Self::Probe(args) => args.output.json,
             Self::Pull(args) => args.output.json,
             Self::Doctor(args) => args.output.json,

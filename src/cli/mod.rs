@@ -13,6 +13,7 @@ pub mod print;
 mod probe;
 mod profiles;
 mod pull;
+mod run;
 mod select;
 mod show;
 mod verify;
@@ -76,6 +77,7 @@ fn run(command: Command) -> Outcome {
         Command::Plan(args) if args.emit => plan::emit(&args.select, &args.listen),
         Command::Plan(args) => plan::run(&args.select, &args.listen, args.output.json),
         Command::Explain(args) => explain::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Profiles(args) => profiles::run(args.command),
         Command::Pull(args) => pull::run(&args),

@@ -139,6 +139,8 @@ pub struct Bar {
     first: u64,
     drawn: Option<Instant>,
     tenth: u64,
+    /// Show only what takes longer than a moment: amounts, no steps.
+    quiet: bool,
 }
 
 impl Default for Bar {
@@ -150,11 +152,20 @@ impl Default for Bar {
             first: 0,
             drawn: None,
             tenth: 0,
+            quiet: false,
         }
     }
 }
 
 impl Bar {
+    /// One that shows downloads but no other steps.
+    #[must_use]
+    pub fn quiet() -> Self {
+        let mut bar = Self::default();
+        bar.quiet = true;
+        bar
+    }
+
     /// The line for this state: name, amount, share, rate.
     fn line(&self, done: u64, total: Option<u64>) -> String {
         let seconds = self.started.elapsed().as_secs_f64();
@@ -188,10 +199,15 @@ impl Bar {
 impl Progress for Bar {
     fn step(&mut self, text: &str) {
         self.end_line();
-        note(text);
+        if !self.quiet {
+            note(text);
+        }
     }
 
     fn bytes(&mut self, label: &str, done: u64, total: Option<u64>) {
+        if self.quiet && label == crate::launch::LOADING {
+            return;
+        }
         if label != self.label {
             self.end_line();
             label.clone_into(&mut self.label);
