@@ -309,6 +309,9 @@ pub struct DoctorArgs {
     /// Copy what the probe reads into a folder that `--sysroot` takes; for bug reports
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub capture: Option<PathBuf>,
+    /// Print everything the probe read too, without names and serial numbers, to be pasted into a bug report
+    #[arg(long, conflicts_with = "json")]
+    pub report: bool,
     #[command(flatten)]
     pub output: Output,
 }

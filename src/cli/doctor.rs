@@ -13,8 +13,7 @@ use super::{Outcome, print, select, show};
 use crate::base::{Code, ExitCode, Problem, Problems, Severity, env_vars};
 use crate::config::{self, Library, Shelf, Sources};
 use crate::fetch::pip::PipSettings;
-use crate::fetch::{Cache, ModelRef, address, cache, catalogue, file_problem};
-use crate::probe::root::Seen;
+use crate::fetch::{Cache, ModelRef, address, cache, catalogue};
 use crate::probe::{self, Hardware, Root};
 
 /// One thing looked at.
@@ -61,17 +60,19 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
             "checks": checks,
         }))?;
     } else {
-        print::text(&text(&hardware, &checks));
+        if args.report {
+            print::text(&probe::doctor::report(&root, &hardware));
+        }
+        print::text(&text(&checks));
     }
     Ok(failed.unwrap_or(ExitCode::Ok))
 }
 
-fn text(hardware: &Hardware, checks: &[Check]) -> String {
+fn text(checks: &[Check]) -> String {
     let mut out = format!(
-        "edge-deploy {} ({})\n\n{}\n",
+        "edge-deploy {} ({})\n",
         env!("CARGO_PKG_VERSION"),
-        features().join(", "),
-        show::machine(hardware)
+        features().join(", ")
     );
     for name in variables_set() {
         out.push_str(&format!("set: {name}\n"));
@@ -256,25 +257,7 @@ fn default_wanted() -> Result<crate::launch::Wanted, Problems> {
 
 /// Writes everything the probe looked at, and checks that probing the copy finds the same machine.
 fn capture(root: &Root, hardware: &Hardware, folder: &Path) -> Result<Check, Problem> {
-    let mut files = 0;
-    for (path, seen) in root.seen() {
-        let target = folder.join(path.trim_start_matches('/'));
-        let text = match &seen {
-            Seen::Text(text) => text.as_str(),
-            Seen::Present => "",
-            Seen::Folder => {
-                cache::make_folder(&target)?;
-                continue;
-            }
-            // An unreadable file is not copied: the probe of the copy does not know it either.
-            Seen::Unreadable(_) => continue,
-        };
-        if let Some(parent) = target.parent() {
-            cache::make_folder(parent)?;
-        }
-        std::fs::write(&target, text).map_err(|error| file_problem("write", &target, &error))?;
-        files += 1;
-    }
+    let files = probe::doctor::capture(root, folder)?;
     let again = probe::probe(&Root::snapshot(folder)?)?;
     let (here, there) = (probe::facts(hardware), probe::facts(&again));
     let mut differing = Vec::new();

@@ -4,7 +4,7 @@
 //! Invariant: shows what the probe found, warnings included.
 
 use super::args::ProbeArgs;
-use super::{Outcome, print, select, show};
+use super::{Outcome, print, select};
 use crate::base::{Code, ExitCode, Problem};
 use crate::fetch::file_problem;
 use crate::{launch, probe};
@@ -29,8 +29,7 @@ pub(super) fn run(args: &ProbeArgs) -> Outcome {
     if args.output.json {
         print::json(&serde_json::json!({ "facts": probe::facts(&hardware), "hardware": hardware }))?;
     } else {
-        print::text(&show::machine(&hardware));
-        print::warnings(&hardware.warnings);
+        print::text(&probe::report::page(&hardware));
     }
     Ok(ExitCode::Ok)
 }

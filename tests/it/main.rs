@@ -8,6 +8,7 @@
 )]
 
 mod architecture;
+mod cli;
 mod config;
 mod engine;
 mod fetch;

@@ -1,0 +1,369 @@
+//! The program as people and scripts meet it: help, exit codes, JSON shapes, pipes, no network.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support;
+
+/// A home of its own and no way to the network: every proxy points at a closed port.
+struct Sandbox(TempDir);
+
+impl Sandbox {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::cargo_bin("edge-deploy").unwrap();
+        let home = self.path();
+        command
+            .env_clear()
+            .env("HOME", home)
+            .env("PATH", home.join("bin"))
+            .env("XDG_CACHE_HOME", home.join("cache"))
+            .env("XDG_CONFIG_HOME", home.join("config"))
+            .env("PIP_CONFIG_FILE", "/dev/null")
+            .env("http_proxy", "http://127.0.0.1:9")
+            .env("https_proxy", "http://127.0.0.1:9")
+            .args(args);
+        command
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let output = self.command(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Exit code and JSON of a command that fails.
+    fn refused(&self, args: &[&str]) -> (i32, Value) {
+        let output = self.command(args).output().unwrap();
+        let code = output.status.code().unwrap();
+        assert_ne!(code, 0, "{args:?}");
+        (code, serde_json::from_slice(&output.stdout).unwrap())
+    }
+}
+
+/// The keys of an object, for comparing shapes without values.
+fn keys(value: &Value) -> Vec<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn every_command_has_help() {
+    let sandbox = Sandbox::new();
+    for words in [
+        "auto",
+        "plan",
+        "explain",
+        "run",
+        "probe",
+        "profiles",
+        "profiles list",
+        "profiles show",
+        "profiles eject",
+        "profiles validate",
+        "profiles schema",
+        "pull",
+        "doctor",
+        "verify",
+        "completions",
+        "man",
+    ] {
+        let mut args: Vec<&str> = words.split(' ').collect();
+        args.push("--help");
+        let output = sandbox.command(&args).output().unwrap();
+        assert!(output.status.success(), "{words}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("Usage: edge-deploy"), "{words}: {text}");
+    }
+    let version = sandbox.command(&["--version"]).output().unwrap();
+    assert_eq!(
+        String::from_utf8(version.stdout).unwrap().trim(),
+        format!("edge-deploy {}", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn the_default_plan_needs_no_file_and_no_network() {
+    let sandbox = Sandbox::new();
+    let plan = sandbox.json(&["plan", "--json"]);
+    for key in [
+        "schema",
+        "digest",
+        "model",
+        "stages",
+        "server",
+        "deadlines",
+        "memory",
+        "explanations",
+    ] {
+        assert!(keys(&plan).contains(&key), "{key}");
+    }
+    assert_eq!(plan["server"]["host"], "127.0.0.1");
+    assert_eq!(plan["server"]["port"], 8080);
+    assert_eq!(
+        plan,
+        sandbox.json(&["auto", "--dry-run", "--json"]),
+        "the same in both spellings"
+    );
+    assert!(
+        !sandbox.path().join("cache").exists(),
+        "planning leaves nothing behind"
+    );
+    let text = sandbox.command(&["plan"]).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    for word in ["stage decoder", "threads", "memory", "server"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn flags_are_pins_and_explain_says_so() {
+    let sandbox = Sandbox::new();
+    let explained = sandbox.json(&["explain", "server.port", "--port", "9090", "--json"]);
+    let port = &explained["server.port"];
+    assert_eq!(port["value"], 9090);
+    assert_eq!(port["origin"]["kind"], "pinned");
+    assert_eq!(port["origin"]["layer"], "command line");
+    let all = sandbox.json(&["explain", "--json"]);
+    let stages = sandbox.json(&["explain", "stages.decoder", "--json"]);
+    assert!(keys(&stages).len() > 5 && keys(&all).len() > keys(&stages).len());
+    assert!(keys(&stages).iter().all(|key| key.starts_with("stages.decoder.")));
+    let (code, error) = sandbox.refused(&["explain", "server.prot", "--json"]);
+    assert_eq!((code, error["error"]["code"].as_str()), (3, Some("unknown_key")));
+    assert!(error["error"]["remedy"].as_str().unwrap().contains("server.port"));
+}
+
+#[test]
+fn an_api_key_is_required_but_never_shown() {
+    let sandbox = Sandbox::new();
+    let output = sandbox
+        .command(&["plan", "--json"])
+        .env("EDGE_DEPLOY_API_KEY", "hunter2-secret")
+        .output()
+        .unwrap();
+    let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(plan["server"]["api_key_required"], true);
+    assert!(!String::from_utf8(output.stdout).unwrap().contains("hunter2"));
+    assert!(!String::from_utf8(output.stderr).unwrap().contains("hunter2"));
+}
+
+#[test]
+fn wrong_flags_and_settings_have_their_exit_codes() {
+    let sandbox = Sandbox::new();
+    for (args, code) in [
+        (vec!["plan", "--no-such-flag"], 2),
+        (vec![], 2),
+        (vec!["plan", "--set", "nonsense"], 3),
+        (vec!["plan", "--set", "stages.decoder.thread=3"], 3),
+        (vec!["plan", "--context", "many"], 3),
+        (vec!["plan", "--profile", "no-such-profile"], 3),
+        (vec!["plan", "-m", "no-such-model"], 4),
+        (vec!["plan", "-m", "./no/such/file.gguf"], 4),
+        (vec!["plan", "-m", "hf:not-a-model"], 4),
+        (vec!["plan", "-m", "hf:some/model"], 4),
+        (vec!["plan", "--context", "100000000"], 5),
+        (vec!["plan", "--sysroot", "/no/such/folder"], 9),
+        (vec!["pull", "./file"], 4),
+        (vec!["--log", "not==a=filter", "plan"], 3),
+    ] {
+        let output = sandbox.command(&args).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}: results only on stdout");
+        assert!(code == 2 || stderr.contains("  do: "), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn without_index_and_pip_a_pull_says_what_to_do() {
+    let sandbox = Sandbox::new();
+    let (code, error) = sandbox.refused(&["pull", "--json"]);
+    assert_eq!(
+        (code, error["error"]["code"].as_str()),
+        (6, Some("download_failed"))
+    );
+    let remedy = error["error"]["remedy"].as_str().unwrap();
+    for word in ["pip", "PIP_INDEX_URL", "-m FILE"] {
+        assert!(remedy.contains(word), "{remedy}");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let sandbox = Sandbox::new();
+    let program = assert_cmd::cargo::cargo_bin("edge-deploy");
+    let mut child = std::process::Command::new(program)
+        .args(["completions", "bash"])
+        .env("HOME", sandbox.path())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_saved_machine_can_be_planned_for() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path().join("machine.json");
+    let name = file.display().to_string();
+    let probed = sandbox.json(&["probe", "--json", "--save", &name]);
+    assert_eq!(keys(&probed), ["facts", "hardware"]);
+    let again = sandbox.json(&["probe", "--json", "--hardware", &name]);
+    assert_eq!(again["facts"], probed["facts"]);
+    let plan = sandbox.json(&["plan", "--json", "--hardware", &name]);
+    assert_eq!(plan["fingerprint"], probed["hardware"]["fingerprint"]);
+    fs::write(&file, "{}").unwrap();
+    let (code, _) = sandbox.refused(&["plan", "--json", "--hardware", &name]);
+    assert_eq!(code, 9);
+}
+
+#[test]
+fn a_captured_machine_probes_as_this_one() {
+    let sandbox = Sandbox::new();
+    let folder = sandbox.path().join("captured").display().to_string();
+    let report = sandbox.json(&["doctor", "--json", "--capture", &folder]);
+    assert_eq!(
+        keys(&report),
+        ["version", "features", "environment", "facts", "checks"]
+    );
+    let there = sandbox.json(&["probe", "--json", "--sysroot", &folder]);
+    for fact in ["logical_cpus_online", "cores", "packages"] {
+        assert_eq!(there["facts"][fact], report["facts"][fact], "{fact}");
+    }
+}
+
+#[test]
+fn a_machine_that_is_not_this_one_is_planned_for_but_not_run_on() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path().join("other.json");
+    let name = file.display().to_string();
+    sandbox.json(&["probe", "--json", "--save", &name]);
+    let mut other: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    other["isa"]
+        .as_array_mut()
+        .unwrap()
+        .push("a_feature_of_tomorrow".into());
+    fs::write(&file, other.to_string()).unwrap();
+    sandbox.json(&["plan", "--json", "--hardware", &name]);
+    let (code, error) = sandbox.refused(&["auto", "--json", "--port", "0", "--hardware", &name]);
+    assert_eq!(code, 9);
+    assert!(
+        error["error"]["what"]
+            .as_str()
+            .unwrap()
+            .contains("a_feature_of_tomorrow")
+    );
+}
+
+#[test]
+fn a_port_in_use_is_said_before_anything_is_loaded() {
+    let sandbox = Sandbox::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let (code, error) = sandbox.refused(&["auto", "--json", "--port", &port]);
+    assert_eq!(
+        (code, error["error"]["code"].as_str()),
+        (7, Some("address_in_use"))
+    );
+    assert!(error["error"]["remedy"].as_str().unwrap().contains("--port"));
+}
+
+#[test]
+fn profiles_can_be_listed_copied_changed_and_checked() {
+    let sandbox = Sandbox::new();
+    let list = sandbox.json(&["profiles", "list", "--json"]);
+    let names: Vec<&str> = list["profiles"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["name"].as_str().unwrap())
+        .collect();
+    assert!(names.contains(&"llama"), "{names:?}");
+    let ejected = sandbox.json(&["profiles", "eject", "llama", "--json"]);
+    let path = PathBuf::from(ejected["path"].as_str().unwrap());
+    assert!(path.starts_with(sandbox.path()));
+    let name = path.display().to_string();
+    assert_eq!(
+        sandbox.json(&["profiles", "validate", &name, "--json"])["valid"],
+        true
+    );
+    let (code, _) = sandbox.refused(&["profiles", "eject", "llama", "--json"]);
+    assert_eq!(code, 7, "kept unless --force");
+    let mut text = fs::read_to_string(&path).unwrap();
+    text.push_str("stages:\n  decoder:\n    max_seqs: 2\n");
+    fs::write(&path, &text).unwrap();
+    let plan = sandbox.json(&["plan", "--json"]);
+    assert_eq!(
+        plan["stages"]["decoder"]["max_seqs"], 2,
+        "the own file hides the built-in one"
+    );
+    text.push_str("    max_seq: 2\nstagse: 1\n");
+    fs::write(&path, &text).unwrap();
+    let (code, problems) = sandbox.refused(&["profiles", "validate", &name, "--json"]);
+    assert_eq!(code, 3);
+    assert_eq!(problems["problems"].as_array().unwrap().len(), 2, "all at once");
+    assert!(problems["problems"][0]["place"]["line"].is_number());
+}
+
+#[test]
+fn bad_model_files_are_refused_with_their_codes() {
+    let test = "bad_model_files_are_refused_with_their_codes";
+    let Some(root) = support::shared(test, "fixtures") else {
+        return;
+    };
+    let sandbox = Sandbox::new();
+    let cases = [
+        ("T29-lfs-pointer/model.gguf", "model_not_a_model"),
+        ("T29-lfs-pointer/model.safetensors", "model_not_a_model"),
+        ("T30-safetensors-truncated/model.safetensors", "model_truncated"),
+        (
+            "T34-gguf-split-missing/m-00001-of-00003.gguf",
+            "model_part_missing",
+        ),
+    ];
+    for (file, wanted) in cases {
+        let path = root.join(file).display().to_string();
+        let (code, error) = sandbox.refused(&["plan", "--json", "-m", &path]);
+        assert_eq!(
+            (code, error["error"]["code"].as_str()),
+            (4, Some(wanted)),
+            "{file}: {error}"
+        );
+    }
+    let mut seen = 0;
+    for entry in fs::read_dir(root.join("T32-gguf-malformed")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "gguf") {
+            let name = path.display().to_string();
+            let (code, error) = sandbox.refused(&["plan", "--json", "-m", &name]);
+            assert_eq!(code, 4, "{name}: {error}");
+            assert!(!error["error"]["remedy"].as_str().unwrap().is_empty(), "{name}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "{seen} malformed files");
+}
+
+#[test]
+fn generated_files_are_current() {
+    let output = Sandbox::new()
+        .command(&["generate", "--check", "--root", env!("CARGO_MANIFEST_DIR")])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "run `cargo run -- generate`: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
