@@ -284,7 +284,7 @@ pub fn start(decided: Decided, progress: &mut dyn Progress) -> Result<Ready, Pro
     warm_up(&handle, plan.deadlines.warmup_ms)?;
     progress.step(&format!(
         "first token after {:.2} s",
-        (began.elapsed() - loaded).as_secs_f64()
+        began.elapsed().saturating_sub(loaded).as_secs_f64()
     ));
     let effective = handle.effective()?;
     let differences = readback::compare(plan, &effective);

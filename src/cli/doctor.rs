@@ -3,6 +3,7 @@
 //! In: this machine, the settings, the cache. Out: one line a check, problems with remedies; with `--capture` a
 //! folder that reproduces what the probe saw. Invariant: no network, nothing loaded, nothing changed but the capture.
 
+use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::path::Path;
 
@@ -75,7 +76,7 @@ fn text(checks: &[Check]) -> String {
         features().join(", ")
     );
     for name in variables_set() {
-        out.push_str(&format!("set: {name}\n"));
+        let _ = writeln!(out, "set: {name}");
     }
     for check in checks {
         let errors = check.problems.iter().any(|p| p.severity == Severity::Error);
@@ -84,10 +85,10 @@ fn text(checks: &[Check]) -> String {
             (false, false) => "warning",
             (false, true) => "FAULT  ",
         };
-        out.push_str(&format!("{state}  {}: {}\n", check.name, check.found));
+        let _ = writeln!(out, "{state}  {}: {}", check.name, check.found);
         for problem in &check.problems {
             for line in problem.to_string().lines() {
-                out.push_str(&format!("         {line}\n"));
+                let _ = writeln!(out, "         {line}");
             }
         }
     }

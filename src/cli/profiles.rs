@@ -2,6 +2,7 @@
 //!
 //! In: names and files. Out: texts, or every problem with its place. Invariant: `validate` checks as `auto` would.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::args::ProfilesCommand;
@@ -61,7 +62,7 @@ fn list(config_dir: Option<&Path>, json: bool) -> Outcome {
         for entry in entries {
             let mut origin = entry.origin;
             if !entry.shadowed.is_empty() {
-                origin.push_str(&format!(" (hides {})", entry.shadowed.join(", ")));
+                let _ = write!(origin, " (hides {})", entry.shadowed.join(", "));
             }
             rows.push(vec![entry.name, origin, entry.about]);
         }

@@ -3,6 +3,8 @@
 //! In: [`Hardware`], [`Plan`]. Out: lines of at most about 110 columns. Invariant: every number shown is one of the
 //! machine's or the plan's own.
 
+use std::fmt::Write as _;
+
 use super::print;
 use crate::plan::{Origin, Plan};
 use crate::probe::Hardware;
@@ -44,7 +46,7 @@ pub(super) fn plan(plan: &Plan) -> String {
             .max()
             .unwrap_or(0)
             + 2;
-        out.push_str(&format!("\n{title}\n"));
+        let _ = writeln!(out, "\n{title}");
         for line in lines {
             let indent = " ".repeat(2 + key + value);
             let because = print::wrapped(&line.because, WIDTH - indent.len(), &indent);
@@ -70,7 +72,7 @@ pub(super) fn explanation(key: &str, explained: &crate::plan::Explanation) -> St
     let mut out = format!("{key} = {value}\n");
     let mut line = |name: &str, text: &str| {
         let wrapped = print::wrapped(text, WIDTH - 11, "           ");
-        out.push_str(&format!("  {name:9}{wrapped}\n"));
+        let _ = writeln!(out, "  {name:9}{wrapped}");
     };
     line("from", &origin);
     line("because", &explained.because);

@@ -118,16 +118,8 @@ pub fn percent_decoded(text: &str) -> String {
             .then(|| text.get(at + 1..at + 3))
             .flatten()
             .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match escape {
-            Some(byte) => {
-                out.push(byte);
-                at += 3;
-            }
-            None => {
-                out.push(bytes[at]);
-                at += 1;
-            }
-        }
+        out.push(escape.unwrap_or(bytes[at]));
+        at += if escape.is_some() { 3 } else { 1 };
     }
     String::from_utf8_lossy(&out).into_owned()
 }

@@ -161,7 +161,12 @@ mod tests {
                     .bytes()
                     .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
             );
-            assert!(!named.parts.is_empty() && named.file.ends_with(".gguf"));
+            assert!(
+                !named.parts.is_empty()
+                    && std::path::Path::new(named.file)
+                        .extension()
+                        .is_some_and(|e| e == "gguf")
+            );
         }
     }
 }

@@ -80,8 +80,9 @@ pub fn download(http: &Http, want: &Want<'_>, progress: &mut dyn Progress) -> Re
                 tracing::warn!(%problem, "a resumed download did not fit together");
                 restarted = true;
             }
-            Err(Outcome::WrongBytes { problem, .. }) => return Err(problem),
-            Err(Outcome::Failed(Failure::Permanent(problem))) => return Err(problem),
+            Err(Outcome::WrongBytes { problem, .. } | Outcome::Failed(Failure::Permanent(problem))) => {
+                return Err(problem);
+            }
             Err(Outcome::Failed(Failure::Transient(problem, wait))) => {
                 // Only tries in a row that bring nothing count.
                 let have = fs::metadata(cache::beside(want.target, ".partial")).map_or(0, |meta| meta.len());

@@ -402,13 +402,7 @@ fn next_link(header: &str) -> Option<String> {
 
 /// What to load (relative path, empty for the folder) and the files to get.
 pub fn choose(hub: &HubRef, entries: &[Entry]) -> Result<(String, Vec<Entry>), Problem> {
-    let of = |wanted: &dyn Fn(&str) -> bool| -> Vec<Entry> {
-        entries
-            .iter()
-            .filter(|entry| wanted(&entry.path))
-            .cloned()
-            .collect()
-    };
+    let of = |wanted: &dyn Fn(&str) -> bool| matching(entries, wanted);
     if let Some(file) = &hub.file {
         let found = of(&|path| path == file);
         if found.is_empty() {
@@ -416,7 +410,7 @@ pub fn choose(hub: &HubRef, entries: &[Entry]) -> Result<(String, Vec<Entry>), P
         }
         return Ok(match split_set(file) {
             Some((stem, total)) => (file.clone(), of(&|path| split_set(path) == Some((stem, total)))),
-            None if is_safetensors(file) => (String::new(), safetensors_set(&of)),
+            None if is_safetensors(file) => (String::new(), safetensors_set(entries)),
             None => (file.clone(), found),
         });
     }
@@ -431,7 +425,7 @@ pub fn choose(hub: &HubRef, entries: &[Entry]) -> Result<(String, Vec<Entry>), P
     let tensors = of(&|path| is_safetensors(path) && !path.contains('/'));
     let has_config = entries.iter().any(|entry| entry.path == "config.json");
     match (sets.len(), !tensors.is_empty() && has_config) {
-        (0, true) => Ok((String::new(), safetensors_set(&of))),
+        (0, true) => Ok((String::new(), safetensors_set(entries))),
         (1, false) => Ok((ggufs[0].path.clone(), ggufs)),
         (0, false) => Err(ambiguous(
             hub,
@@ -442,8 +436,17 @@ pub fn choose(hub: &HubRef, entries: &[Entry]) -> Result<(String, Vec<Entry>), P
     }
 }
 
-fn safetensors_set(of: &dyn Fn(&dyn Fn(&str) -> bool) -> Vec<Entry>) -> Vec<Entry> {
-    of(&|path| {
+fn matching(entries: &[Entry], wanted: impl Fn(&str) -> bool) -> Vec<Entry> {
+    entries
+        .iter()
+        .filter(|entry| wanted(&entry.path))
+        .cloned()
+        .collect()
+}
+
+/// The files of a safetensors model.
+fn safetensors_set(entries: &[Entry]) -> Vec<Entry> {
+    matching(entries, |path| {
         COMPANIONS.contains(&path)
             || (!path.contains('/') && (is_safetensors(path) || path.ends_with(".safetensors.index.json")))
     })

@@ -14,7 +14,7 @@ use super::catalogue::Part;
 use crate::base::{Code, Problem, env_vars};
 
 /// Longest pip may take; with an index without separate metadata it downloads the package to answer.
-const PIP_LIMIT: Duration = Duration::from_secs(900);
+const PIP_LIMIT: Duration = Duration::from_mins(15);
 /// Largest report we read: the package's long description is part of it.
 const REPORT_LIMIT: u64 = 16 << 20;
 
