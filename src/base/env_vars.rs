@@ -45,6 +45,8 @@ env_vars! {
     PIP_CERT = "PIP_CERT";
     /// Certificate bundle for HTTPS.
     SSL_CERT_FILE = "SSL_CERT_FILE";
+    /// hwloc's plugin folder; hwloc is asked only where it is `/dev/null`, which the program sets for itself.
+    HWLOC_PLUGINS_PATH = "HWLOC_PLUGINS_PATH";
 }
 
 /// The prefix of variables that set profile keys: `EDGE_DEPLOY__STAGES__DECODER__THREADS=4`.

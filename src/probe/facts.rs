@@ -188,6 +188,7 @@ fn rest(hardware: &Hardware) -> Value {
         "cpu_model": hardware.cpu_model,
         "isa": hardware.isa,
         "sve_bytes": hardware.sve_bytes,
+        "amx_permission": hardware.amx_permission,
         "environment": hardware.environment,
         "gpu": of_kind("gpu"),
         "npu": of_kind("npu"),

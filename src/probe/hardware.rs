@@ -31,6 +31,9 @@ pub struct Hardware {
     pub isa: Vec<String>,
     /// SVE vector length in bytes, where known.
     pub sve_bytes: Option<u32>,
+    /// Whether the kernel lets this process use AMX: `granted`, `on_request` or `unsupported`; only known live.
+    #[serde(default)]
+    pub amx_permission: Option<String>,
     /// CPU time limit.
     pub quota: CpuQuota,
     /// Memory and its limits.

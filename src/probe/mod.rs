@@ -24,6 +24,8 @@ pub mod storage;
 mod thermal;
 pub mod topology;
 pub mod topology_cpuid;
+#[cfg(feature = "hwloc")]
+pub mod topology_hwloc;
 pub mod topology_sysfs;
 
 use std::collections::BTreeMap;
@@ -95,12 +97,21 @@ pub fn probe(root: &Root) -> Result<Hardware, Problem> {
     signs.explain(memory.total_bytes, &mut warnings);
     thermal::explain(&thermal, &mut warnings);
     let arch = arch(root, &info);
+    let isa = isa_of(&info, &dumps, &cpus.allowed);
+    let has = |feature: &str| isa.iter().any(|name| name == feature);
+    // The length that new processes get; the kernel limits it to what every core has.
+    let sve_bytes = has("sve")
+        .then(|| root.number("/proc/sys/abi/sve_default_vector_length"))
+        .flatten();
+    let amx_permission =
+        (root.is_live() && has("amx_tile")).then(|| crate::sys::amx::state().as_str().to_owned());
     let mut hardware = Hardware {
         schema: hardware::SCHEMA,
         source: root.describe(),
         cpu_model: info.model_name(),
-        isa: isa_of(&info, &dumps, &cpus.allowed),
-        sve_bytes: None,
+        isa,
+        sve_bytes,
+        amx_permission,
         quota,
         memory,
         nvidia_smi_path: nvidia::tool_path(root),
@@ -115,6 +126,12 @@ pub fn probe(root: &Root) -> Result<Hardware, Problem> {
         warnings,
     };
     hardware.fingerprint = fingerprint::fingerprint(&hardware);
+    #[cfg(feature = "hwloc")]
+    if root.is_live() {
+        let mut doubts = Vec::new();
+        topology_hwloc::second_opinion(&hardware, &mut doubts);
+        hardware.warnings.extend(doubts);
+    }
     Ok(hardware)
 }
 

@@ -190,7 +190,7 @@ fn core_type(dump: &Recorded, amd: bool) -> Option<CoreType> {
 /// Levels of an extended topology leaf: (type, shift), and the x2APIC id. `None` if the leaf is invalid.
 fn levels(dump: &Recorded, number: u32) -> Option<(Vec<(u32, u32)>, u32)> {
     let first = dump.cpuid2(number, 0);
-    if first.ebx & 0xffff == 0 {
+    if bits(first.ebx, 0, 16) == 0 {
         return None;
     }
     let mut found = Vec::new();

@@ -4,8 +4,10 @@
 //! Invariant: all `unsafe` that is not SIMD stands in here, each block with the reason why it is sound.
 
 pub mod affinity;
+pub mod amx;
 pub mod fork_join;
 pub mod limits;
 pub mod mapping;
 pub mod memory;
 pub mod process_memory;
+pub mod startup;

@@ -146,7 +146,7 @@ fn the_comparison_can_fail() {
 }
 
 /// Unpacks a snapshot and gives the folder that holds `proc` and `sys`.
-fn unpack(archive: &Path) -> (tempfile::TempDir, PathBuf) {
+pub fn unpack(archive: &Path) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let status = std::process::Command::new("tar")
         .args([

@@ -364,3 +364,80 @@ fn the_live_machine_agrees_with_the_usual_tools() {
         None => skip("lstopo-no-graphics"),
     }
 }
+
+/// Not a test of its own: what the next one runs in a child process, because hwloc takes its snapshot folder and
+/// its plugin folder from the environment.
+#[cfg(feature = "hwloc")]
+#[test]
+#[ignore = "run by `hwloc_agrees_on_snapshots` with its environment"]
+fn hwloc_child() {
+    use edge_deploy::probe::topology::TopologySource as _;
+    let reader = edge_deploy::probe::topology_hwloc::HwlocReader::new().expect("the plugin folder is set");
+    let topology = reader.topology().unwrap();
+    let loaded = fs::read_to_string("/proc/self/maps").unwrap();
+    for library in [
+        "hwloc_opencl",
+        "hwloc_gl",
+        "hwloc_pci",
+        "libOpenCL",
+        "libpciaccess",
+        "libXNVCtrl",
+    ] {
+        assert!(!loaded.contains(library), "{library} was loaded");
+    }
+    println!("TOPOLOGY {}", serde_json::to_string(&topology).unwrap());
+}
+
+#[cfg(feature = "hwloc")]
+#[test]
+fn hwloc_agrees_on_snapshots() {
+    use edge_deploy::probe::topology_hwloc::{HwlocReader, NO_PLUGINS, differences};
+    assert!(
+        HwlocReader::new().is_none(),
+        "without the plugin folder set, hwloc must not be asked"
+    );
+    let Some(folder) = shared("hwloc_agrees_on_snapshots", "hwloc/linux") else {
+        return;
+    };
+    let mut faults = Vec::new();
+    for name in [
+        "16em64t-4s2c2t-offlines",
+        "16em64t-4s2ca2c-cpusetreorder",
+        "2ps3-2t",
+        "40intel64-4n10c+pci-conflicts",
+        "64amd64-4s2n4ca2co",
+        "64fake-4n2s2ca2c2t",
+        "8ia64-2s2c2t",
+        "fakeheterocpunuma",
+    ] {
+        let (_dir, top) = crate::probe::unpack(&folder.join(format!("{name}.tar.bz2")));
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "probe_robust::hwloc_child", "--ignored", "--nocapture"])
+            .env("HWLOC_PLUGINS_PATH", NO_PLUGINS)
+            .env("HWLOC_FSROOT", &top)
+            .env("HWLOC_COMPONENTS", "linux,stop")
+            .env("HWLOC_DUMPED_HWDATA_DIR", "/var/run/hwloc")
+            .env("HWLOC_HIDE_ERRORS", "2")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success(),
+            "{name}: {text}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        // The test harness may print before it on the same line.
+        let json = text
+            .lines()
+            .find_map(|line| Some(line.split_once("TOPOLOGY ")?.1))
+            .unwrap();
+        let theirs = serde_json::from_str(json).unwrap();
+        let (_, hardware) = probe_at(&top);
+        faults.extend(
+            differences(&hardware, &theirs)
+                .into_iter()
+                .map(|fault| format!("{name}: {fault}")),
+        );
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
