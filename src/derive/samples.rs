@@ -72,6 +72,7 @@ pub(crate) fn machine(kinds: &[(&str, &[&str])], available: Bytes) -> Hardware {
         topology,
         isa: ["avx2", "f16c", "fma"].map(str::to_owned).to_vec(),
         sve_bytes: None,
+        amx_permission: None,
         quota: CpuQuota::default(),
         memory: Memory {
             total_bytes: available,
