@@ -55,8 +55,8 @@ fn main() -> Result<(), Problem> {
         available()
     );
     println!(
-        "{:8} {:>10} {:>12} {:>8} {:>14}",
-        "format", "MB", "decode GB/s", "of read", "prefill GOP/s"
+        "{:8} {:>10} {:>12} {:>8} {:>14} {:>10}",
+        "format", "MB", "decode GB/s", "of read", "prefill GOP/s", "pack MB/s"
     );
     for dtype in TYPES {
         let row_bytes = cols / dtype.block_len() * dtype.block_bytes();
@@ -71,7 +71,9 @@ fn main() -> Result<(), Problem> {
             bytes: &bytes,
             row_order: None,
         };
-        let matrix = PackedMatrix::pack(&[source], true)?;
+        let start = Instant::now();
+        let matrix = PackedMatrix::pack_with(&team, &[source], true)?;
+        let packing = bytes.len() as f64 / start.elapsed().as_secs_f64() / 1e6;
         // A few rows of the same kind, small enough to stay in cache, for the compute-bound case.
         let few = rows.min(512);
         let small = PackSource {
@@ -106,7 +108,7 @@ fn main() -> Result<(), Problem> {
         }
         black_box((&out_one, &out_many));
         println!(
-            "{:8} {:10.1} {:12.1} {:7.0}% {:14.0}",
+            "{:8} {:10.1} {:12.1} {:7.0}% {:14.0} {packing:10.0}",
             dtype.as_str(),
             packed as f64 / 1e6,
             packed as f64 / best[0] / 1e9,

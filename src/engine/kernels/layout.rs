@@ -224,15 +224,7 @@ pub(super) fn pack_row(dtype: TensorType, source: &[u8], lane: usize, tile: &mut
         }
         for (index, group) in groups.chunks_exact_mut(packing.group_bytes()).enumerate() {
             let (codes, scales) = group.split_at_mut(packing.code_bytes());
-            for column in 0..GROUP {
-                put_code(
-                    packing.codes,
-                    codes,
-                    lane,
-                    column,
-                    block_code(dtype, block, index, column),
-                );
-            }
+            put_codes(packing.codes, codes, lane, &group_codes(dtype, block, index));
             put_scales(dtype, block, index, lane, scales);
         }
     }
@@ -284,58 +276,109 @@ fn put_scales(dtype: TensorType, block: &[u8], group: usize, lane: usize, scales
     }
 }
 
-/// The stored code of `column` (0..32) of `group` (0..8) in a block.
-fn block_code(dtype: TensorType, b: &[u8], group: usize, column: usize) -> u8 {
-    let nibble = |qs: usize| {
-        if column < 16 {
-            b[qs + column] & 15
-        } else {
-            b[qs + column - 16] >> 4
-        }
-    };
-    let fifth = |at: usize| ((b[at + column / 8] >> (column % 8)) & 1) << 4;
-    let pair = |qs: usize| (b[qs + 32 * (group / 4) + column] >> (2 * (group % 4))) & 3;
-    let paired_nibble = |qs: usize| {
-        let byte = b[qs + 32 * (group / 2) + column];
-        if group.is_multiple_of(2) {
-            byte & 15
-        } else {
-            byte >> 4
+/// The 32 stored codes of `group` (0..8) of a block.
+fn group_codes(dtype: TensorType, b: &[u8], group: usize) -> [u8; GROUP] {
+    let mut codes = [0u8; GROUP];
+    let mut nibbles = |qs: usize| {
+        for (i, &byte) in b[qs..qs + 16].iter().enumerate() {
+            codes[i] = byte & 15;
+            codes[16 + i] = byte >> 4;
         }
     };
     match dtype {
-        TensorType::Q4_0 | TensorType::IQ4_NL => nibble(2),
-        TensorType::Q4_1 => nibble(4),
-        TensorType::Q5_0 => nibble(6) | fifth(2),
-        TensorType::Q5_1 => nibble(8) | fifth(4),
-        TensorType::MXFP4 => nibble(1),
-        TensorType::Q8_0 => b[2 + column] ^ 0x80,
-        TensorType::Q2_K => pair(16),
-        TensorType::Q3_K => pair(32) | (((b[column] >> group) & 1) << 2),
-        TensorType::Q4_K => paired_nibble(16),
-        TensorType::Q5_K => paired_nibble(48) | (((b[16 + column] >> group) & 1) << 4),
-        TensorType::Q6_K => {
-            let (half, k) = (group / 4, group % 4);
-            let byte = b[64 * half + column + 32 * (k & 1)];
-            let low = if k < 2 { byte & 15 } else { byte >> 4 };
-            low | (((b[128 + 32 * half + column] >> (2 * k)) & 3) << 4)
+        TensorType::Q4_0 | TensorType::IQ4_NL => nibbles(2),
+        TensorType::Q4_1 => nibbles(4),
+        TensorType::MXFP4 => nibbles(1),
+        TensorType::IQ4_XS => nibbles(8 + 16 * group),
+        TensorType::Q5_0 => nibbles(6),
+        TensorType::Q5_1 => nibbles(8),
+        TensorType::Q8_0 => each(&mut codes, &b[2..34], |byte| byte ^ 0x80),
+        TensorType::Q2_K | TensorType::Q3_K => {
+            let qs = if dtype == TensorType::Q2_K { 16 } else { 32 } + 32 * (group / 4);
+            each(&mut codes, &b[qs..qs + 32], |byte| {
+                (byte >> (2 * (group % 4))) & 3
+            });
         }
-        TensorType::IQ4_XS => nibble(8 + 16 * group),
-        TensorType::F32 | TensorType::F16 | TensorType::BF16 => 0,
+        TensorType::Q4_K | TensorType::Q5_K => {
+            let qs = if dtype == TensorType::Q4_K { 16 } else { 48 } + 32 * (group / 2);
+            each(&mut codes, &b[qs..qs + 32], |byte| {
+                (byte >> (4 * (group % 2))) & 15
+            });
+        }
+        TensorType::Q6_K => {
+            let qs = 64 * (group / 4) + 32 * (group % 2);
+            let shift = if group % 4 < 2 { 0 } else { 4 };
+            each(&mut codes, &b[qs..qs + 32], |byte| (byte >> shift) & 15);
+        }
+        TensorType::F32 | TensorType::F16 | TensorType::BF16 => {}
+    }
+    // High bits, from where the format keeps them.
+    match dtype {
+        TensorType::Q5_0 | TensorType::Q5_1 => {
+            let at = if dtype == TensorType::Q5_0 { 2 } else { 4 };
+            for (column, code) in codes.iter_mut().enumerate() {
+                *code |= ((b[at + column / 8] >> (column % 8)) & 1) << 4;
+            }
+        }
+        TensorType::Q3_K => join(&mut codes, &b[..32], |high| ((high >> group) & 1) << 2),
+        TensorType::Q5_K => join(&mut codes, &b[16..48], |high| ((high >> group) & 1) << 4),
+        TensorType::Q6_K => {
+            let qh = 128 + 32 * (group / 4);
+            join(&mut codes, &b[qh..qh + 32], |high| {
+                ((high >> (2 * (group % 4))) & 3) << 4
+            });
+        }
+        _ => {}
+    }
+    codes
+}
+
+fn each(codes: &mut [u8; GROUP], bytes: &[u8], code: impl Fn(u8) -> u8) {
+    for (slot, &byte) in codes.iter_mut().zip(bytes) {
+        *slot = code(byte);
     }
 }
 
-fn put_code(codes: Codes, plane: &mut [u8], lane: usize, column: usize, code: u8) {
-    let quad = column / 4;
-    let byte = 4 * lane + column % 4;
-    if codes == Codes::Eight {
-        plane[64 * quad + byte] = code;
+fn join(codes: &mut [u8; GROUP], bytes: &[u8], bits: impl Fn(u8) -> u8) {
+    for (slot, &byte) in codes.iter_mut().zip(bytes) {
+        *slot |= bits(byte);
+    }
+}
+
+/// Writes a row's 32 codes into the lines of a group, four columns at a time.
+fn put_codes(form: Codes, plane: &mut [u8], lane: usize, codes: &[u8; GROUP]) {
+    let (quads, _) = codes.as_chunks::<4>();
+    let quads: [u32; 8] = std::array::from_fn(|quad| u32::from_le_bytes(quads[quad]));
+    let mut put = |line: usize, word: u32| {
+        let at = 64 * line + 4 * lane;
+        plane[at..at + 4].copy_from_slice(&word.to_le_bytes());
+    };
+    if form == Codes::Eight {
+        for (line, word) in quads.into_iter().enumerate() {
+            put(line, word);
+        }
         return;
     }
-    plane[64 * (quad % 4) + byte] |= (code & 15) << (4 * (quad / 4));
-    match codes {
-        Codes::Five => plane[256 + byte] |= (code >> 4) << quad,
-        Codes::Six => plane[256 + 64 * (quad / 4) + byte] |= (code >> 4) << (2 * (quad % 4)),
+    for line in 0..4 {
+        put(
+            line,
+            (quads[line] & 0x0f0f_0f0f) | ((quads[line + 4] & 0x0f0f_0f0f) << 4),
+        );
+    }
+    let high = |quad: usize, mask: u32, shift: usize| ((quads[quad] >> 4) & mask) << shift;
+    match form {
+        Codes::Five => put(
+            4,
+            (0..8).fold(0, |word, quad| word | high(quad, 0x0101_0101, quad)),
+        ),
+        Codes::Six => {
+            for half in 0..2 {
+                let word = (0..4).fold(0, |word, quad| {
+                    word | high(4 * half + quad, 0x0303_0303, 2 * quad)
+                });
+                put(4 + half, word);
+            }
+        }
         Codes::Nibble | Codes::Table(_) | Codes::Eight => {}
     }
 }

@@ -10,6 +10,7 @@
 //! team.adopt_current_thread()?;
 //!
 //! let qkv = PackedMatrix::pack(&[PackSource { dtype, rows, cols, bytes, row_order: None }, …], huge_pages)?;
+//! // the same in parallel: PackedMatrix::pack_with(&team, &[…], huge_pages)?
 //! qkv.row_f32(token, &mut embedding);                         // exact; for embedding tables
 //! let needs = qkv.needs().and(other.needs());                 // all matrices that read the same input
 //!

@@ -9,6 +9,7 @@ use super::activations::Needs;
 use super::dequant::row_bytes;
 use super::layout::{TILE_ROWS, pack_row, tile_bytes, unpack_row};
 use crate::base::{Bytes, Code, Problem};
+use crate::engine::team::Team;
 use crate::model::card::TensorType;
 use crate::sys::memory::Region;
 
@@ -58,12 +59,20 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Packs `parts`, one below the other.
+    /// Packs `parts`, one below the other, on the calling thread.
+    ///
+    /// # Errors
+    /// As [`Self::pack_with`].
+    pub fn pack(parts: &[PackSource<'_>], huge_pages: bool) -> Result<Self, Problem> {
+        Self::pack_with(&Team::single()?, parts, huge_pages)
+    }
+
+    /// Packs `parts`, one below the other, tiles shared out among the team.
     ///
     /// # Errors
     /// `model_malformed` when shapes, byte counts or row orders do not fit each other; `memory_short` when the
     /// system has no room.
-    pub fn pack(parts: &[PackSource<'_>], huge_pages: bool) -> Result<Self, Problem> {
+    pub fn pack_with(team: &Team, parts: &[PackSource<'_>], huge_pages: bool) -> Result<Self, Problem> {
         let malformed = |what: String| {
             Problem::new(
                 Code::ModelMalformed,
@@ -125,18 +134,16 @@ impl PackedMatrix {
         let mut region = Region::new(end, huge_pages)?;
         for (part, segment) in parts.iter().zip(&segments) {
             let in_row = part.bytes.len() / part.rows;
-            let tiles = &mut region.bytes_mut()[segment.start..];
-            for row in 0..part.rows {
-                let from = part.row_order.map_or(row, |order| order[row] as usize);
-                let source = &part.bytes[from * in_row..(from + 1) * in_row];
-                let at = row / TILE_ROWS * segment.tile_bytes;
-                pack_row(
-                    part.dtype,
-                    source,
-                    row % TILE_ROWS,
-                    &mut tiles[at..at + segment.tile_bytes],
-                );
-            }
+            let end = segment.start + segment.tiles() * segment.tile_bytes;
+            let tiles = &mut region.bytes_mut()[segment.start..end];
+            team.for_each_chunk(tiles, segment.tile_bytes, &|index, tile| {
+                for lane in 0..TILE_ROWS.min(part.rows - index * TILE_ROWS) {
+                    let row = index * TILE_ROWS + lane;
+                    let from = part.row_order.map_or(row, |order| order[row] as usize);
+                    let source = &part.bytes[from * in_row..(from + 1) * in_row];
+                    pack_row(part.dtype, source, lane, tile);
+                }
+            });
         }
         Ok(Self {
             region,
