@@ -177,7 +177,7 @@ pub(crate) fn card(shape: &Shape) -> ModelCard {
     };
     let layer = |index: usize| LayerSpec {
         attention: match shape.window {
-            Some(window) if (index + 1) % 6 != 0 => AttentionKind::Sliding { window },
+            Some(window) if !(index + 1).is_multiple_of(6) => AttentionKind::Sliding { window },
             _ => AttentionKind::Full,
         },
         rope: rope.clone(),

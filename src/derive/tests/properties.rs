@@ -12,7 +12,7 @@ use crate::probe::hardware::{Confidence, Environment};
 fn some_machine() -> impl Strategy<Value = Hardware> {
     let memory = (64u64 << 20)..(96u64 << 30);
     (
-        (0usize..10, 0usize..14, 1usize..3),
+        (0usize..20, 0usize..14, 1usize..3),
         memory,
         proptest::option::of(0.05f64..24.0),
         (any::<u32>(), any::<u32>(), any::<u32>()),
@@ -99,7 +99,7 @@ fn some_shape() -> impl Strategy<Value = Shape> {
         1usize..16,
         prop_oneof![Just(64usize), Just(128), Just(256)],
         1u64..2_000_000,
-        (kinds, (1u64 << 20)..(40u64 << 30)),
+        (kinds, (1u64 << 20)..(16u64 << 30)),
         proptest::option::of(1usize..8192),
     )
         .prop_map(|(layers, kv_heads, head_dim, context, weights, window)| Shape {
@@ -114,12 +114,12 @@ fn some_shape() -> impl Strategy<Value = Shape> {
 
 fn some_asked() -> impl Strategy<Value = Asked> {
     (
-        proptest::option::of(0usize..24),
-        proptest::option::of((0u32..30, 0u32..6)),
-        proptest::option::of(any::<bool>()),
-        proptest::option::of(0usize..300_000),
-        proptest::option::of(0usize..12),
-        proptest::option::of(0u64..(16 << 30)),
+        proptest::option::weighted(0.15, 0usize..12),
+        proptest::option::weighted(0.15, (0u32..30, 0u32..6)),
+        proptest::option::weighted(0.15, any::<bool>()),
+        proptest::option::weighted(0.15, 0usize..60_000),
+        proptest::option::weighted(0.15, 0usize..12),
+        proptest::option::weighted(0.15, 0u64..(16 << 30)),
         (1usize..2000, 512usize..100_000, 1usize..16),
     )
         .prop_map(|(count, list, bind, context, seqs, cache, (batch, cap, most))| {
@@ -205,4 +205,35 @@ proptest! {
             prop_assert!(after.stages[DECODER].context.value >= before.stages[DECODER].context.value);
         }
     }
+}
+
+#[test]
+fn the_random_cases_reach_both_outcomes_and_every_bound() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    let mut runner = TestRunner::deterministic();
+    let (mut planned, mut refused, mut quota, mut memory, mut node) = (0, 0, 0, 0, 0);
+    for _ in 0..1000 {
+        let case = (some_machine(), some_shape(), some_asked())
+            .new_tree(&mut runner)
+            .unwrap()
+            .current();
+        let Ok(draft) = decide(&case.0, &card(&case.1), &case.2, Options::default()) else {
+            refused += 1;
+            continue;
+        };
+        planned += 1;
+        let stage = &draft.stages[DECODER];
+        let by = |bound: &Option<String>, word: &str| {
+            usize::from(bound.as_deref().is_some_and(|b| b.contains(word)))
+        };
+        quota += by(&stage.threads.bounded_by, "quota");
+        memory += by(&stage.context.bounded_by, "memory") + by(&stage.max_seqs.bounded_by, "memory");
+        node += by(&stage.cpus.bounded_by, "NUMA");
+    }
+    let counts = format!("planned {planned} refused {refused} quota {quota} memory {memory} node {node}");
+    assert!(
+        planned > 300 && refused > 100 && quota > 50 && memory > 50 && node > 20,
+        "{counts}"
+    );
 }
