@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use edge_deploy::base::{Bytes, Code, CpuSet, ExitCode, Problems};
 use edge_deploy::config::{self, Layered, Sources};
 use edge_deploy::derive::{DECODER, Options, derive, derive_with, isa, weight_path};
+use edge_deploy::engine;
 use edge_deploy::model::card::{TensorFact, TensorType};
 use edge_deploy::model::{self, ModelCard};
-use edge_deploy::plan::{Origin, Plan};
+use edge_deploy::plan::{Origin, Plan, readback};
 use edge_deploy::probe::root::Root;
 use edge_deploy::probe::{self, Hardware};
 use serde_json::Value;
@@ -337,5 +339,46 @@ fn weights_are_charged_as_the_engine_holds_them() {
                 dtype.as_str()
             );
         }
+    }
+}
+
+#[test]
+fn a_running_engine_reads_back_as_planned() {
+    let test = "a_running_engine_reads_back_as_planned";
+    let Some(path) = shared(test, "golden/llm/tiny-qwen3-f32.gguf") else {
+        return;
+    };
+    let card = model::inspect(&path).unwrap();
+    let hardware = probe::probe(&Root::live()).unwrap();
+    let first = hardware.cpus.allowed.first().unwrap().to_string();
+    let cases: [&[(&str, &str)]; 4] = [
+        &[],
+        &[("stages.decoder.pin", "true"), ("stages.decoder.context", "100")],
+        &[("stages.decoder.cpus", &first), ("stages.decoder.pin", "false")],
+        &[
+            ("stages.decoder.isa_cap", "scalar"),
+            ("stages.decoder.max_seqs", "3"),
+            ("stages.decoder.kv_dtype", "f16"),
+        ],
+    ];
+    for set in cases {
+        let plan = planned(&hardware, &card, set).unwrap_or_else(|problems| panic!("{problems}"));
+        let weights = model::Weights::open(&card).unwrap();
+        let handle =
+            engine::start(&plan, weights, &mut |_| {}).unwrap_or_else(|problem| panic!("{set:?}: {problem}"));
+        let differences = readback::compare(&plan, &handle.effective().unwrap());
+        handle.shutdown(Duration::from_secs(1));
+        assert_eq!(differences, [], "{set:?}");
+
+        // The same engine against another plan is told apart.
+        let other = planned(&hardware, &card, &[("stages.decoder.context", "77")]).unwrap();
+        let weights = model::Weights::open(&card).unwrap();
+        let handle = engine::start(&plan, weights, &mut |_| {}).unwrap();
+        let differences = readback::compare(&other, &handle.effective().unwrap());
+        handle.shutdown(Duration::from_secs(1));
+        assert!(
+            differences.iter().any(|d| d.code == Code::ReadbackMismatch),
+            "{set:?}"
+        );
     }
 }
