@@ -13,6 +13,7 @@ mod facts;
 mod generation;
 mod layers;
 pub mod openapi;
+mod patience;
 mod reply;
 pub mod routes;
 pub mod state;
@@ -34,12 +35,15 @@ use tokio::task::JoinSet;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::base::{Code, Problem};
+use patience::Patient;
 pub use state::{ServerOptions, ServerState};
 
 /// Connections held at once; more wait in the system's queue.
 const MAX_CONNECTIONS: usize = 512;
 /// Longest wait for a request's headers, and for the next request on a kept connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time a client may take no byte of its answer.
+const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Most header lines.
 const MAX_HEADERS: usize = 64;
 /// Most bytes of request line and headers.
@@ -134,7 +138,7 @@ async fn connection(
         .header_read_timeout(HEADER_TIMEOUT)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEADER_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Patient::new(stream, WRITE_TIMEOUT)), service);
     let mut connection = std::pin::pin!(connection);
     let mut told = false;
     loop {

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 use edge_deploy::engine::text::{Detokenizer, Encoding, GgufTokenizer, Tokenizer};
 use edge_deploy::model::formats::gguf::Gguf;
+use edge_deploy::model::{Weights, inspect};
 use proptest::prelude::*;
 
+use crate::support::tiny::{FAMILIES, TinyModel};
 use crate::support::{model_file, shared};
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -168,6 +170,39 @@ fn agrees_with_the_tokenizers_library_on_random_text() {
             Ok(())
         })
         .unwrap();
+}
+
+#[test]
+fn both_containers_of_a_model_have_one_tokenizer() {
+    let text = "The thing in the house, 12 of <|im_start|> them\n\n  é漢🤖 <|im_end|>";
+    for family in FAMILIES {
+        let folder = tempfile::tempdir().unwrap();
+        let model = TinyModel::new(family, 3);
+        let gguf = inspect(model.write_gguf(folder.path())).unwrap();
+        let other = tempfile::tempdir().unwrap();
+        model.write_safetensors(other.path(), 1);
+        let safetensors = inspect(other.path()).unwrap();
+        let [first, second] = [gguf, safetensors].map(|card| {
+            let weights = Weights::open(&card).unwrap();
+            Tokenizer::open(&card, &weights).unwrap()
+        });
+        assert_eq!(first.vocabulary_len(), second.vocabulary_len(), "{family}");
+        assert_eq!(first.roles().stop, second.roles().stop, "{family}");
+        assert_eq!(
+            first.heap_bytes().is_some(),
+            second.heap_bytes().is_none(),
+            "{family}"
+        );
+        for how in [Encoding::PLAIN, Encoding::RENDERED, Encoding::PROMPT] {
+            let ids = first.encode(text, how).unwrap();
+            assert_eq!(ids, second.encode(text, how).unwrap(), "{family} {how:?}");
+            assert_eq!(first.decode(&ids), second.decode(&ids), "{family} {how:?}");
+            let control = ids.iter().filter(|&&id| first.is_control(id)).count();
+            let wanted =
+                usize::from(how.control_tokens) * 2 + usize::from(how.add_bos && first.roles().add_bos);
+            assert_eq!(control, wanted, "{family} {how:?}");
+        }
+    }
 }
 
 #[test]
