@@ -30,6 +30,7 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             [CompletionResult]::new('auto', 'auto', [CompletionResultType]::ParameterValue, 'Probe, plan, load and serve: the whole way in one command')
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)')
             [CompletionResult]::new('explain', 'explain', [CompletionResultType]::ParameterValue, 'Say where each value of the plan comes from and how to verify it')
+            [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Answer one prompt in the terminal')
             [CompletionResult]::new('probe', 'probe', [CompletionResultType]::ParameterValue, 'Show what this machine is and what may be used of it')
             [CompletionResult]::new('profiles', 'profiles', [CompletionResultType]::ParameterValue, 'List, show, copy and check profiles')
             [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Fetch a model into the cache')
@@ -111,6 +112,37 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
             [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Unknown keys are warnings instead of errors')
             [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Go on although the plan does not fit into memory')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;run' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'A profile by name instead of the model family''s own, or a YAML file above it')
+            [CompletionResult]::new('--set', '--set', [CompletionResultType]::ParameterName, 'Set one key, such as `stages.decoder.threads=4`; may be repeated')
+            [CompletionResult]::new('--context', '--context', [CompletionResultType]::ParameterName, 'Tokens of context for each sequence (`stages.decoder.context`)')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Worker threads (`stages.decoder.threads`)')
+            [CompletionResult]::new('--isa-cap', '--isa-cap', [CompletionResultType]::ParameterName, 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)')
+            [CompletionResult]::new('--hardware', '--hardware', [CompletionResultType]::ParameterName, 'Plan for a machine saved with `probe --save`')
+            [CompletionResult]::new('--sysroot', '--sysroot', [CompletionResultType]::ParameterName, 'Plan for a machine captured with `doctor --capture`')
+            [CompletionResult]::new('--config-dir', '--config-dir', [CompletionResultType]::ParameterName, 'Folder searched first for `profiles/` and `hardware/`')
+            [CompletionResult]::new('--system', '--system', [CompletionResultType]::ParameterName, 'A system message before the prompt')
+            [CompletionResult]::new('--max-tokens', '--max-tokens', [CompletionResultType]::ParameterName, 'Most tokens to generate')
+            [CompletionResult]::new('--temperature', '--temperature', [CompletionResultType]::ParameterName, '0 always takes the likeliest token; higher is more varied')
+            [CompletionResult]::new('--top-p', '--top-p', [CompletionResultType]::ParameterName, 'Keep the likeliest tokens that together have this probability')
+            [CompletionResult]::new('--top-k', '--top-k', [CompletionResultType]::ParameterName, 'Keep this many of the likeliest tokens; 0 keeps all')
+            [CompletionResult]::new('--min-p', '--min-p', [CompletionResultType]::ParameterName, 'Drop tokens less likely than this share of the likeliest')
+            [CompletionResult]::new('--repetition-penalty', '--repetition-penalty', [CompletionResultType]::ParameterName, 'Makes repeated tokens less likely; 1 is off')
+            [CompletionResult]::new('--seed', '--seed', [CompletionResultType]::ParameterName, 'Same seed, same answer')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Unknown keys are warnings instead of errors')
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Go on although the plan does not fit into memory')
+            [CompletionResult]::new('--raw', '--raw', [CompletionResultType]::ParameterName, 'Give the prompt to the model as it is, without its chat template')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
             [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
@@ -245,6 +277,7 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
         'edge-deploy;doctor' {
             [CompletionResult]::new('--capture', '--capture', [CompletionResultType]::ParameterName, 'Copy what the probe reads into a folder that `--sysroot` takes; for bug reports')
             [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--report', '--report', [CompletionResultType]::ParameterName, 'Print everything the probe read too, without names and serial numbers, to be pasted into a bug report')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
             [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
@@ -286,7 +319,6 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             [CompletionResult]::new('--root', '--root', [CompletionResultType]::ParameterName, 'Repository root')
             [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
             [CompletionResult]::new('--check', '--check', [CompletionResultType]::ParameterName, 'Write nothing; fail if a file is not as it would be written')
-            [CompletionResult]::new('--cards', '--cards', [CompletionResultType]::ParameterName, 'Write the built-in cards of the named models too, from their files in the cache')
             [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
             [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
@@ -298,6 +330,7 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             [CompletionResult]::new('auto', 'auto', [CompletionResultType]::ParameterValue, 'Probe, plan, load and serve: the whole way in one command')
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)')
             [CompletionResult]::new('explain', 'explain', [CompletionResultType]::ParameterValue, 'Say where each value of the plan comes from and how to verify it')
+            [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Answer one prompt in the terminal')
             [CompletionResult]::new('probe', 'probe', [CompletionResultType]::ParameterValue, 'Show what this machine is and what may be used of it')
             [CompletionResult]::new('profiles', 'profiles', [CompletionResultType]::ParameterValue, 'List, show, copy and check profiles')
             [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Fetch a model into the cache')
@@ -316,6 +349,9 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             break
         }
         'edge-deploy;help;explain' {
+            break
+        }
+        'edge-deploy;help;run' {
             break
         }
         'edge-deploy;help;probe' {

@@ -31,6 +31,7 @@ complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -s V -l version -d
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "auto" -d 'Probe, plan, load and serve: the whole way in one command'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
+complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "run" -d 'Answer one prompt in the terminal'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "probe" -d 'Show what this machine is and what may be used of it'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "profiles" -d 'List, show, copy and check profiles'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "pull" -d 'Fetch a model into the cache'
@@ -100,6 +101,31 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l json
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -s h -l help -d 'Print help'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -s V -l version -d 'Print version'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l context -d 'Tokens of context for each sequence (`stages.decoder.context`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l threads -d 'Worker threads (`stages.decoder.threads`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l hardware -d 'Plan for a machine saved with `probe --save`' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l sysroot -d 'Plan for a machine captured with `doctor --capture`' -r -f -a "(__fish_complete_directories)"
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l config-dir -d 'Folder searched first for `profiles/` and `hardware/`' -r -f -a "(__fish_complete_directories)"
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l system -d 'A system message before the prompt' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l max-tokens -d 'Most tokens to generate' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l temperature -d '0 always takes the likeliest token; higher is more varied' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l top-p -d 'Keep the likeliest tokens that together have this probability' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l top-k -d 'Keep this many of the likeliest tokens; 0 keeps all' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l min-p -d 'Drop tokens less likely than this share of the likeliest' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l repetition-penalty -d 'Makes repeated tokens less likely; 1 is off' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l seed -d 'Same seed, same answer' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l lenient -d 'Unknown keys are warnings instead of errors'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l force -d 'Go on although the plan does not fit into memory'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l raw -d 'Give the prompt to the model as it is, without its chat template'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l log-json -d 'Log lines as JSON'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s h -l help -d 'Print help'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l sysroot -d 'Read a machine captured with `doctor --capture` instead of this one' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l hardware -d 'Show a machine saved with `--save`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l save -d 'Write the machine to a file that `--hardware` takes' -r -F
@@ -164,6 +190,7 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand pull" -s h -l he
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand pull" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -l capture -d 'Copy what the probe reads into a folder that `--sysroot` takes; for bug reports' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -l report -d 'Print everything the probe read too, without names and serial numbers, to be pasted into a bug report'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -s h -l help -d 'Print help'
@@ -185,22 +212,22 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand man" -s V -l ver
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l root -d 'Repository root' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l check -d 'Write nothing; fail if a file is not as it would be written'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l cards -d 'Write the built-in cards of the named models too, from their files in the cache'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -s h -l help -d 'Print help'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -s V -l version -d 'Print version'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "auto" -d 'Probe, plan, load and serve: the whole way in one command'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "probe" -d 'Show what this machine is and what may be used of it'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "profiles" -d 'List, show, copy and check profiles'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "pull" -d 'Fetch a model into the cache'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "doctor" -d 'Check this machine, the cache and the settings; report what to do about faults'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "verify" -d 'Compare what a running server uses with its plan'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "completions" -d 'Print a completion script for a shell'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "man" -d 'Print the man page'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "generate" -d 'Write the reference pages, completions and man page (for developers)'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain probe profiles pull doctor verify completions man generate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "auto" -d 'Probe, plan, load and serve: the whole way in one command'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "run" -d 'Answer one prompt in the terminal'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "probe" -d 'Show what this machine is and what may be used of it'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "profiles" -d 'List, show, copy and check profiles'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "pull" -d 'Fetch a model into the cache'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "doctor" -d 'Check this machine, the cache and the settings; report what to do about faults'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "verify" -d 'Compare what a running server uses with its plan'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "completions" -d 'Print a completion script for a shell'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "man" -d 'Print the man page'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "generate" -d 'Write the reference pages, completions and man page (for developers)'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "list" -d 'List profiles and hardware classes, where each comes from and what it hides'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "show" -d 'Print a profile or hardware class'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "eject" -d 'Copy a built-in profile or hardware class to your own folder, to be changed there'

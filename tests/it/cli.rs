@@ -110,11 +110,9 @@ fn the_default_plan_needs_no_file_and_no_network() {
     }
     assert_eq!(plan["server"]["host"], "127.0.0.1");
     assert_eq!(plan["server"]["port"], 8080);
-    assert_eq!(
-        plan,
-        sandbox.json(&["auto", "--dry-run", "--json"]),
-        "the same in both spellings"
-    );
+    // The digest covers every knob, not the memory that happens to be free.
+    let dry = sandbox.json(&["auto", "--dry-run", "--json"]);
+    assert_eq!(plan["digest"], dry["digest"]);
     assert!(
         !sandbox.path().join("cache").exists(),
         "planning leaves nothing behind"
