@@ -264,7 +264,9 @@ fn capture(root: &Root, hardware: &Hardware, folder: &Path) -> Result<Check, Pro
     let mut differing = Vec::new();
     if let (Some(here), Some(there)) = (here.as_object(), there.as_object()) {
         for (key, value) in here {
-            if there.get(key) != Some(value) {
+            // Names of control groups are replaced in the copy; the AMX state is a system call's.
+            let expected = key.ends_with("_source") || key == "warnings" || key == "amx_permission";
+            if !expected && there.get(key) != Some(value) {
                 differing.push(key.clone());
             }
         }

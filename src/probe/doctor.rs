@@ -56,13 +56,28 @@ const KNOWN_PREFIXES: &[&str] = &[
 #[must_use]
 pub fn report(root: &Root, hardware: &Hardware) -> String {
     let scrub = Scrubber::new(root);
-    let mut out = String::from("edge-deploy doctor: paste all of this into a bug report.\n");
-    out.push_str("Host names, serial numbers, addresses and names of people are left out.\n\n");
+    let mut out = String::from("edge-deploy doctor: paste all of this into a bug report.\n\n");
     out.push_str(&scrub.text("", &report::page(hardware)));
     let _ = writeln!(out, "\nversion      {}", env!("CARGO_PKG_VERSION"));
     let facts = serde_json::to_string_pretty(&super::facts(hardware)).unwrap_or_default();
     let _ = writeln!(out, "\n--- facts\n{}", scrub.text("", &facts));
+    out + &raw_inputs(root)
+}
+
+/// What the probe read, file by file, without private parts. Of the files that every CPU has, those of the first
+/// two CPUs are shown.
+#[must_use]
+pub fn raw_inputs(root: &Root) -> String {
+    let scrub = Scrubber::new(root);
+    let mut out = String::from(
+        "--- raw inputs; host names, serial numbers, addresses and names of people are left out\n",
+    );
+    let mut more = 0;
     for (path, seen) in root.seen() {
+        if cpu_of(&path).is_some_and(|cpu| cpu > 1) {
+            more += 1;
+            continue;
+        }
         let shown = scrub.path(&path);
         match seen {
             Seen::Text(text) => {
@@ -89,7 +104,16 @@ pub fn report(root: &Root, hardware: &Hardware) -> String {
             Seen::Folder => {}
         }
     }
+    if more > 0 {
+        let _ = writeln!(out, "--- {more} files of further CPUs, in `doctor --capture DIR`");
+    }
     out
+}
+
+/// The CPU whose own file this is.
+fn cpu_of(path: &str) -> Option<u32> {
+    let rest = path.strip_prefix("/sys/devices/system/cpu/cpu")?;
+    rest.split('/').next()?.parse().ok()
 }
 
 /// Writes what the probe read as a folder that `--sysroot` takes. The folder must not exist or be empty.
