@@ -72,15 +72,16 @@ pub struct Sampler {
     settings: Sampling,
     rng: CounterRng,
     seen: HashMap<u32, Seen>,
-    /// Candidates of the current step, kept to avoid an allocation per token.
-    candidates: Vec<Candidate>,
+    /// The best of the current step when top-k is on, kept to avoid an allocation per token.
+    best: Vec<Candidate>,
+    /// Probabilities of the current step, unnormalised: of `best`, or of every token. 0 = out of the draw.
+    weights: Vec<f32>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     id: u32,
-    /// A logit first, then the unnormalised probability.
-    weight: f32,
+    logit: f32,
 }
 
 impl Sampler {
@@ -95,7 +96,8 @@ impl Sampler {
             rng: CounterRng::new(settings.seed),
             settings,
             seen,
-            candidates: Vec::new(),
+            best: Vec::new(),
+            weights: Vec::new(),
         }
     }
 
@@ -154,43 +156,72 @@ impl Sampler {
 
     fn draw(&mut self, logits: &[f32]) -> Option<u32> {
         let max = finite(logits[argmax(logits)? as usize]);
-        let candidates = &mut self.candidates;
-        candidates.clear();
-        candidates.extend(logits.iter().zip(0u32..).map(|(&logit, id)| Candidate {
-            id,
-            weight: finite(logit),
-        }));
+        let weights = &mut self.weights;
+        weights.clear();
         let top_k = self.settings.top_k as usize;
         if top_k > 0 {
-            keep_best(candidates, top_k);
+            best_of(logits, top_k, &mut self.best);
+            weights.extend(self.best.iter().map(|candidate| candidate.logit));
+        } else {
+            weights.extend(logits.iter().map(|&logit| finite(logit)));
         }
         // Temperature as weights relative to the best token: exp((logit - max) / temperature), best = 1.
         let inverse = 1.0 / self.settings.temperature;
-        for candidate in candidates.iter_mut() {
-            let below = candidate.weight - max;
-            candidate.weight = exp_nonpositive(if below < 0.0 { below * inverse } else { 0.0 });
+        for weight in weights.iter_mut() {
+            let below = *weight - max;
+            *weight = exp_nonpositive(if below < 0.0 { below * inverse } else { 0.0 });
         }
         if self.settings.top_p < 1.0 {
-            keep_nucleus(candidates, f64::from(self.settings.top_p));
+            keep_nucleus(weights, f64::from(self.settings.top_p));
         }
         if self.settings.min_p > 0.0 {
             // The best weight is 1, so the bound is min-p itself; the best always stays.
             let bound = self.settings.min_p.min(1.0);
-            candidates.retain(|candidate| candidate.weight >= bound);
+            for weight in weights.iter_mut() {
+                *weight = if *weight < bound { 0.0 } else { *weight };
+            }
         }
-        let total = sum(candidates);
-        let mut left = self.rng.next_unit() * total;
-        let mut last = None;
-        for candidate in candidates.iter().filter(|c| c.weight > 0.0) {
-            last = Some(candidate.id);
-            left -= f64::from(candidate.weight);
+        let at = draw_index(weights, self.rng.next_unit())?;
+        if top_k > 0 {
+            self.best.get(at).map(|candidate| candidate.id)
+        } else {
+            u32::try_from(at).ok()
+        }
+    }
+}
+
+/// Draws an index in proportion to the weights: the first at which their running sum exceeds `unit` of the total.
+fn draw_index(weights: &[f32], unit: f64) -> Option<usize> {
+    let mut left = unit * sum(weights);
+    let mut last = None;
+    for (block, part) in weights.chunks(DRAW_BLOCK).enumerate() {
+        let in_block = sum(part);
+        if in_block <= 0.0 {
+            continue;
+        }
+        if left >= in_block {
+            left -= in_block;
+            // Where rounding lets the sum end before `left` does, the last possible one is meant.
+            last = part
+                .iter()
+                .rposition(|&w| w > 0.0)
+                .map(|at| block * DRAW_BLOCK + at);
+            continue;
+        }
+        for (at, &weight) in part.iter().enumerate().filter(|(_, w)| **w > 0.0) {
+            last = Some(block * DRAW_BLOCK + at);
+            left -= f64::from(weight);
             if left < 0.0 {
                 break;
             }
         }
-        last
+        return last;
     }
+    last
 }
+
+/// Weights whose sum is taken at once when looking for the drawn one.
+const DRAW_BLOCK: usize = 4096;
 
 fn has_penalties(settings: &Sampling) -> bool {
     settings.repetition_penalty.to_bits() != 1f32.to_bits()
@@ -233,7 +264,7 @@ pub fn argmax(logits: &[f32]) -> Option<u32> {
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature sorting takes")]
 fn by_rank(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
-    b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id))
+    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
 }
 
 /// Keeps the `count` best candidates, sorted.
@@ -245,31 +276,81 @@ fn keep_best(candidates: &mut Vec<Candidate>, count: usize) {
     candidates.sort_unstable_by(by_rank);
 }
 
-/// Keeps the fewest best candidates whose share of the total is at least `top_p`; at least one.
-fn keep_nucleus(candidates: &mut Vec<Candidate>, top_p: f64) {
-    let goal = sum(candidates) * top_p;
-    // The nucleus is usually small: look for it among the best few before sorting more of a large vocabulary.
-    let mut sorted = 0;
-    let mut reached = 0.0;
-    while sorted < candidates.len() {
-        let next = (sorted * 8).max(128).min(candidates.len());
-        if next < candidates.len() {
-            candidates[sorted..].select_nth_unstable_by(next - sorted, by_rank);
-        }
-        candidates[sorted..next].sort_unstable_by(by_rank);
-        for at in sorted..next {
-            reached += f64::from(candidates[at].weight);
-            if reached >= goal {
-                candidates.truncate(at + 1);
-                return;
+/// The `count` best of all logits, sorted.
+fn best_of(logits: &[f32], count: usize, best: &mut Vec<Candidate>) {
+    best.clear();
+    // Few of a large vocabulary are better than the worst of the best so far; the others cost one comparison. Ids
+    // rise, so an equal logit ranks below those already there.
+    let room = count.saturating_mul(4).max(256);
+    let mut bound = f32::NEG_INFINITY;
+    for (&logit, id) in logits.iter().zip(0u32..) {
+        let logit = finite(logit);
+        if logit > bound || best.len() < count {
+            best.push(Candidate { id, logit });
+            if best.len() >= room {
+                keep_best(best, count);
+                bound = best.last().map_or(bound, |worst| worst.logit);
             }
         }
-        sorted = next;
+    }
+    keep_best(best, count);
+}
+
+/// Keeps the fewest best weights (0 to 1) whose share of the total is at least `top_p`, at least one; the others
+/// become 0. Of equal ones, the first stay.
+///
+/// Sums by bucket of magnitude find the bucket in which the share is reached, so only that one is sorted: a flat
+/// distribution over a large vocabulary costs no more than a steep one.
+fn keep_nucleus(weights: &mut [f32], top_p: f64) {
+    // Of a number from 0 to 1, the exponent and three bits of the fraction: at most 0x3f8.
+    let bucket = |weight: f32| (weight.to_bits() >> 20) as usize;
+    let mut sums = [0f64; 0x3f9];
+    for &weight in weights.iter() {
+        sums[bucket(weight)] += f64::from(weight);
+    }
+    let goal = sums.iter().sum::<f64>() * top_p;
+    let mut reached = 0.0;
+    let mut edge = 0;
+    for (at, sum) in sums.iter().enumerate().rev() {
+        edge = at;
+        if reached + sum >= goal && *sum > 0.0 {
+            break;
+        }
+        reached += sum;
+    }
+    let mut at_edge: Vec<(usize, f32)> = weights
+        .iter()
+        .copied()
+        .enumerate()
+        .filter(|&(_, weight)| bucket(weight) == edge)
+        .collect();
+    at_edge.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let mut kept = 0;
+    for (_, weight) in &at_edge {
+        kept += 1;
+        reached += f64::from(*weight);
+        if reached >= goal {
+            break;
+        }
+    }
+    for &(at, _) in &at_edge[kept..] {
+        weights[at] = 0.0;
+    }
+    for weight in weights.iter_mut() {
+        *weight = if bucket(*weight) < edge { 0.0 } else { *weight };
     }
 }
 
-fn sum(candidates: &[Candidate]) -> f64 {
-    candidates.iter().map(|c| f64::from(c.weight)).sum()
+/// The sum in eight lanes: fast, and the same everywhere.
+fn sum(weights: &[f32]) -> f64 {
+    let (blocks, tail) = weights.as_chunks::<8>();
+    let mut lanes = [0f64; 8];
+    for block in blocks {
+        for (lane, &weight) in lanes.iter_mut().zip(block) {
+            *lane += f64::from(weight);
+        }
+    }
+    lanes.iter().sum::<f64>() + tail.iter().map(|&w| f64::from(w)).sum::<f64>()
 }
 
 /// `e^x` for `x ≤ 0` with basic operations only (the C library's differs between systems); relative error < 3e-7.
@@ -306,16 +387,12 @@ impl Report {
             .map(|&x| f64::from(exp_nonpositive((x - max).min(0.0))))
             .sum();
         let log_total = f64::from(max) + total.ln();
-        let mut ranked: Vec<Candidate> = raw
-            .iter()
-            .zip(0u32..)
-            .map(|(&weight, id)| Candidate { id, weight })
-            .collect();
-        keep_best(&mut ranked, count);
+        let mut ranked = Vec::new();
+        best_of(&raw, count, &mut ranked);
         let top = ranked
             .iter()
             .take(count)
-            .map(|c| (c.id, (f64::from(c.weight) - log_total) as f32))
+            .map(|c| (c.id, (f64::from(c.logit) - log_total) as f32))
             .collect();
         Self { raw, log_total, top }
     }

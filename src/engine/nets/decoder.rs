@@ -89,6 +89,13 @@ impl Decoder {
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Self, Problem> {
         let spec = card.decoder.clone();
+        if spec.layers.is_empty() {
+            return Err(Problem::new(
+                Code::ModelMalformed,
+                "the model has no layers",
+                "fetch the model again, or use another conversion of it",
+            ));
+        }
         let mut loader = Loader::new(card, weights, huge_pages, on_progress);
         let embedding = loader.matrix(&[TensorRole::TokenEmbedding], 0, None)?;
         let output_norm = loader.norm(TensorRole::OutputNorm, 0)?;
@@ -187,7 +194,7 @@ impl Decoder {
         for rope in ropes.iter_mut() {
             rope.set(rows.iter().map(|row| row.position));
         }
-        let tokens = rows.len();
+        let mut tokens = rows.len();
         let hidden = spec.hidden;
         x.resize(tokens * hidden, 0.0);
         by_rows(team, x, hidden, tokens, &|row, out| {
@@ -221,6 +228,13 @@ impl Decoder {
             for (row, out) in rows.iter().zip(qkv.chunks_exact(stride)) {
                 let (k, v) = out[q_width..].split_at(k_width);
                 cache.store(row.sequence, row.position, k, &v[..k_width]);
+            }
+            if index + 1 == self.layers.len() {
+                // Keys and values are stored; of this layer's results, nobody sees the other rows.
+                tokens = keep_asked(rows, x, hidden);
+                keep_asked(rows, qkv, stride);
+                asked_runs(rows, runs);
+                normed.truncate(tokens * hidden);
             }
             let inputs: Vec<AttentionInput<'_>> = runs
                 .iter()
@@ -267,18 +281,13 @@ impl Decoder {
             kernels.linear(team, &layer.down, input, normed);
             self.add(kernels, team, x, normed, layer.post_ffn_norm.as_deref());
         }
-        let asked = gather(rows, x, hidden, normed);
         let head = self.head.as_ref().unwrap_or(&self.embedding);
-        logits.resize(asked * spec.vocab, 0.0);
-        if asked > 0 {
-            for row in normed.chunks_exact_mut(hidden) {
-                kernels.rms_norm_here(row, &self.output_norm, spec.norm_eps);
-            }
-            input.load(kernels, team, normed, asked, hidden, head.needs());
-            kernels.linear(team, head, input, logits);
-            if let Some(cap) = spec.logit_softcap {
-                kernels.softcap(team, logits, cap);
-            }
+        logits.resize(tokens * spec.vocab, 0.0);
+        kernels.rms_norm(team, x, &self.output_norm, spec.norm_eps, normed);
+        input.load(kernels, team, normed, tokens, hidden, head.needs());
+        kernels.linear(team, head, input, logits);
+        if let Some(cap) = spec.logit_softcap {
+            kernels.softcap(team, logits, cap);
         }
         Ok(logits)
     }
@@ -432,17 +441,25 @@ fn gate_heads(
     }
 }
 
-/// Copies the rows that ask for logits to the front of `out`, which gets exactly their length; returns how many.
-fn gather(rows: &[Row], x: &[f32], hidden: usize, out: &mut Vec<f32>) -> usize {
-    out.clear();
-    let asked = rows
-        .iter()
-        .zip(x.chunks_exact(hidden))
-        .filter(|(row, _)| row.logits);
-    let mut count = 0;
-    for (_, values) in asked {
-        out.extend_from_slice(values);
-        count += 1;
+/// Moves the rows that ask for logits to the front and drops the others; returns how many.
+fn keep_asked(rows: &[Row], values: &mut Vec<f32>, width: usize) -> usize {
+    let mut kept = 0;
+    for (at, _) in rows.iter().enumerate().filter(|(_, row)| row.logits) {
+        values.copy_within(at * width..(at + 1) * width, kept * width);
+        kept += 1;
     }
-    count
+    values.truncate(kept * width);
+    kept
+}
+
+/// The rows that ask for logits, each a run of its own, numbered as [`keep_asked`] leaves them.
+fn asked_runs(rows: &[Row], runs: &mut Vec<Run>) {
+    runs.clear();
+    let asked = rows.iter().filter(|row| row.logits);
+    runs.extend(asked.enumerate().map(|(at, row)| Run {
+        sequence: row.sequence,
+        position: row.position,
+        row: at,
+        rows: 1,
+    }));
 }

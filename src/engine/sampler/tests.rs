@@ -139,6 +139,63 @@ proptest! {
     }
 
     #[test]
+    fn an_index_is_drawn_where_the_running_sum_passes(
+        weights in prop::collection::vec(prop_oneof![2 => Just(0f32), 1 => 0.001f32..1.0], 1..10_000),
+        unit in 0.0f64..1.0,
+    ) {
+        let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+        let drawn = draw_index(&weights, unit);
+        if total == 0.0 {
+            prop_assert_eq!(drawn, None);
+        } else {
+            let at = drawn.unwrap();
+            prop_assert!(weights[at] > 0.0);
+            let before: f64 = weights[..at].iter().map(|&w| f64::from(w)).sum();
+            let slack = total * 1e-12;
+            prop_assert!(before <= unit * total + slack);
+            prop_assert!(before + f64::from(weights[at]) >= unit * total - slack);
+        }
+    }
+
+    #[test]
+    fn a_nucleus_is_the_shortest_run_of_the_best(
+        weights in prop::collection::vec(prop_oneof![1 => Just(0f32), 1 => Just(0.25f32), 3 => 0.0001f32..1.0], 0..500),
+        top_p in 0.01f64..0.999,
+    ) {
+        let mut weights = weights;
+        weights.push(1.0);
+        let mut order: Vec<usize> = (0..weights.len()).collect();
+        order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]).then(a.cmp(&b)));
+        let total: f64 = weights.iter().map(|&w| f64::from(w)).sum();
+        let mut kept = weights.clone();
+        keep_nucleus(&mut kept, top_p);
+        let count = kept.iter().filter(|w| **w > 0.0).count();
+        prop_assert!(count >= 1);
+        for (rank, &at) in order.iter().enumerate() {
+            let expected = if rank < count { weights[at] } else { 0.0 };
+            prop_assert_eq!(kept[at].to_bits(), expected.to_bits(), "rank {}", rank);
+        }
+        let share = |n: usize| order[..n].iter().map(|&at| f64::from(weights[at])).sum::<f64>();
+        prop_assert!(share(count) >= total * top_p - 1e-9);
+        prop_assert!(share(count - 1) < total * top_p + 1e-9);
+    }
+
+    #[test]
+    fn the_best_of_many_are_those_sorting_all_finds(
+        logits in prop::collection::vec(prop_oneof![3 => -30f32..30.0, 1 => Just(2.5f32), 1 => Just(f32::NAN)], 0..3000),
+        count in 0usize..100,
+    ) {
+        let mut sorted: Vec<Candidate> =
+            logits.iter().zip(0u32..).map(|(&x, id)| Candidate { id, logit: finite(x) }).collect();
+        sorted.sort_by(by_rank);
+        sorted.truncate(count);
+        let mut best = Vec::new();
+        best_of(&logits, count, &mut best);
+        let ids = |all: &[Candidate]| all.iter().map(|c| c.id).collect::<Vec<_>>();
+        prop_assert_eq!(ids(&best), ids(&sorted));
+    }
+
+    #[test]
     fn the_exponential_is_close(x in -87f32..0.0) {
         let exact = f64::from(x).exp();
         prop_assert!((f64::from(exp_nonpositive(x)) - exact).abs() <= exact * 3e-7);
