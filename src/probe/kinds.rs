@@ -10,7 +10,7 @@ use super::cpuinfo::CpuInfo;
 use super::hardware::{Confidence, CoreKind, Topology};
 use super::isa;
 use super::root::Root;
-use crate::base::CpuSet;
+use crate::base::{Code, CpuSet, Problem};
 
 const CPU_DIR: &str = "/sys/devices/system/cpu";
 
@@ -126,6 +126,21 @@ pub fn classify(
             .iter()
             .position(|kind| first.is_some_and(|cpu| kind.cpus.contains(cpu)))
             .unwrap_or(0);
+    }
+}
+
+/// What a person should know of kinds that may be hidden. Only said for WSL2: its hosts are mostly hybrid desktops
+/// and notebooks, while the usual virtual machine runs on a server with one kind.
+pub fn explain(topology: &Topology, wsl2: bool, warnings: &mut Vec<Problem>) {
+    if wsl2 && topology.kinds.len() == 1 && topology.kinds_confidence == Confidence::Low {
+        warnings.push(
+            Problem::warning(
+                Code::HardwareUnsure,
+                "WSL2's hypervisor shows all CPUs alike, so P and E cores cannot be told apart here",
+                "let the calibration choose the number of threads, or serve from Windows or Linux directly",
+            )
+            .why("threads pinned to CPU numbers could land on slow cores, so they are better left unpinned"),
+        );
     }
 }
 

@@ -21,7 +21,12 @@ pub fn memory(
     warnings: &mut Vec<Problem>,
 ) -> Memory {
     let info = fields(&root.read("/proc/meminfo").unwrap_or_default());
-    let kib = |name: &str| info.get(name).map(|&value| value.saturating_mul(1024));
+    // More than an exbibyte is a damaged file, not a machine.
+    let kib = |name: &str| {
+        info.get(name)
+            .filter(|&&value| value < 1 << 50)
+            .map(|&value| value * 1024)
+    };
     let node_total = nodes
         .iter()
         .filter_map(|node| node.total_bytes)
@@ -38,9 +43,7 @@ pub fn memory(
         ),
         (None, None) => (total, "MemTotal".to_owned()),
     };
-    if total > 0 {
-        available = available.min(total);
-    }
+    available = available.min(total);
     if total == 0 {
         warnings.push(Problem::warning(
             Code::HardwareUnsure,

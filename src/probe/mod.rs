@@ -95,6 +95,7 @@ pub fn probe(root: &Root) -> Result<Hardware, Problem> {
     let thermal = thermal::read(root, &cpus, &groups);
     cpu_budget::explain(&cpus, &quota, &mut warnings);
     signs.explain(memory.total_bytes, &mut warnings);
+    kinds::explain(&topology, signs.wsl2, &mut warnings);
     thermal::explain(&thermal, &mut warnings);
     let arch = arch(root, &info);
     let isa = isa_of(&info, &dumps, &cpus.allowed);

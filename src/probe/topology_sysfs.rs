@@ -200,7 +200,7 @@ impl<'a> SysfsReader<'a> {
                 continue;
             }
             let info = fields(&self.root.read(&format!("{folder}/meminfo")).unwrap_or_default());
-            let bytes = |name: &str| info.get(name).map(|kib| kib.saturating_mul(1024));
+            let bytes = |name: &str| info.get(name).filter(|&&kib| kib < 1 << 50).map(|kib| kib * 1024);
             nodes.push(NumaNode {
                 id,
                 cpus,

@@ -441,3 +441,81 @@ fn hwloc_agrees_on_snapshots() {
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+#[test]
+fn limits_of_parents_and_memory_nodes_bind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut tree = Tree::new();
+    let mut put = |path: &str, text: &str| {
+        tree.insert(path.to_owned(), text.as_bytes().to_vec());
+    };
+    put(
+        "proc/meminfo",
+        "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\n",
+    );
+    put(
+        "proc/self/status",
+        "Cpus_allowed_list: 0-3\nMems_allowed_list: 0-1\n",
+    );
+    put("proc/self/cgroup", "0::/job.slice/unit.scope\n");
+    put("proc/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n");
+    // The leaf states nothing of the CPU and a wide memory limit; the parent is tighter in both.
+    put("sys/fs/cgroup/job.slice/unit.scope/memory.max", "8589934592\n");
+    put("sys/fs/cgroup/job.slice/unit.scope/memory.current", "0\n");
+    put("sys/fs/cgroup/job.slice/cpu.max", "150000 100000\n");
+    put("sys/fs/cgroup/job.slice/memory.max", "4294967296\n");
+    put("sys/fs/cgroup/job.slice/memory.high", "3221225472\n");
+    put("sys/fs/cgroup/job.slice/memory.current", "1073741824\n");
+    put(
+        "sys/fs/cgroup/job.slice/memory.stat",
+        "inactive_file 536870912\nactive_file 0\n",
+    );
+    put("sys/fs/cgroup/cpuset.mems.effective", "1\n");
+    put("sys/devices/system/cpu/online", "0-3\n");
+    for (node, cpus) in [(0, "0-3"), (1, "")] {
+        let folder = format!("sys/devices/system/node/node{node}");
+        put(&format!("{folder}/cpulist"), &format!("{cpus}\n"));
+        let info = format!("Node {node} MemTotal: 8388608 kB\nNode {node} MemFree: 1048576 kB\n");
+        put(&format!("{folder}/meminfo"), &info);
+    }
+    write_tree(dir.path(), &tree);
+    let (_, hardware) = probe_at(dir.path());
+    assert_eq!(hardware.quota.cpus, Some(1.5));
+    assert_eq!(
+        hardware.quota.source.as_deref(),
+        Some("/sys/fs/cgroup/job.slice/cpu.max")
+    );
+    assert_eq!(hardware.memory.limit_bytes.unwrap().0, 4 << 30);
+    assert_eq!(
+        hardware.memory.limit_source.as_deref(),
+        Some("/sys/fs/cgroup/job.slice/memory.max")
+    );
+    assert_eq!(hardware.memory.soft_limit_bytes.unwrap().0, 3 << 30);
+    // Node 1 alone is allowed and has 1 GiB free, less than high − current + cache = 2.5 GiB.
+    assert_eq!(hardware.memory.allowed_nodes.to_string(), "1");
+    assert_eq!(hardware.memory.available_bytes.0, 1 << 30);
+    let facts = probe::facts(&hardware);
+    assert_eq!(facts["memory_only_nodes"], "1");
+    // Without the memory-node restriction the soft limit binds.
+    tree.insert(
+        "sys/fs/cgroup/cpuset.mems.effective".to_owned(),
+        b"0-1\n".to_vec(),
+    );
+    write_tree(dir.path(), &tree);
+    let (_, hardware) = probe_at(dir.path());
+    assert_eq!(hardware.memory.available_bytes.0, (5 << 30) / 2);
+    assert!(
+        hardware
+            .memory
+            .available_source
+            .ends_with("job.slice/memory.high")
+    );
+    // A meminfo of absurd numbers is no machine.
+    tree.insert(
+        "proc/meminfo".to_owned(),
+        b"MemTotal: 18446744073709551615 kB\nMemAvailable: 1 kB\n".to_vec(),
+    );
+    write_tree(dir.path(), &tree);
+    let (_, hardware) = probe_at(dir.path());
+    assert_eq!(hardware.memory.total_bytes.0, 16 << 30, "the nodes' sum is used");
+}
