@@ -30,7 +30,7 @@ pub async fn chat(State(state): State<Arc<ServerState>>, request: Request) -> Re
     let messages = validate::messages(&request.messages)?;
     let handle = state.ready()?.clone();
     let engine = handle.clone();
-    let variables = request.chat_template_kwargs;
+    let variables = request.chat_template_kwargs.unwrap_or_default();
     let prompt = blocking(move || {
         let template = engine.chat_template().ok_or_else(|| {
             ApiError::from(Problem::new(

@@ -47,7 +47,7 @@ impl Generation {
                     sampling,
                     max_tokens: asked.max_tokens.unwrap_or(default_max_tokens.min(room)),
                     stop: asked.stop.clone(),
-                    ignore_eos: false,
+                    ignore_eos: asked.ignore_eos,
                     logprobs: asked.logprobs,
                     echo: false,
                 };

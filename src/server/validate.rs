@@ -35,6 +35,8 @@ pub struct Asked {
     pub n: usize,
     /// Alternatives to report for each token; `None` = no log-probabilities.
     pub logprobs: Option<usize>,
+    /// Go on past tokens that end an answer.
+    pub ignore_eos: bool,
     /// Send the answer as it is made.
     pub stream: bool,
     /// Send a last chunk with the counts.
@@ -56,6 +58,7 @@ struct Shared<'a> {
     frequency_penalty: Option<f64>,
     logit_bias: Option<&'a BTreeMap<String, f64>>,
     seed: Option<i64>,
+    ignore_eos: Option<bool>,
     response_format: Option<&'a Value>,
 }
 
@@ -75,6 +78,7 @@ macro_rules! shared {
             frequency_penalty: $request.frequency_penalty,
             logit_bias: $request.logit_bias.as_ref(),
             seed: $request.seed,
+            ignore_eos: $request.ignore_eos,
             response_format: $request.response_format.as_ref(),
         }
     };
@@ -240,6 +244,7 @@ fn common(
         stop: stops(shared.stop)?,
         n: within("n", shared.n.unwrap_or(1), 1, MAX_N)? as usize,
         logprobs,
+        ignore_eos: shared.ignore_eos.unwrap_or(false),
         stream,
         include_usage: shared
             .stream_options

@@ -129,6 +129,8 @@ macro_rules! request {
             pub logit_bias: Option<BTreeMap<String, f64>>,
             /// Same seed and request, same answer.
             pub seed: Option<i64>,
+            /// Go on past tokens that end an answer, up to `max_tokens`; for measuring.
+            pub ignore_eos: Option<bool>,
             /// Ignored.
             pub user: Option<String>,
             /// Not served; refused unless `text`.
@@ -150,7 +152,7 @@ request! {
         /// With `logprobs`: how many alternatives for each token, 0 to 20.
         top_logprobs: Option<u64>,
         /// Variables for the chat template, such as `enable_thinking`.
-        chat_template_kwargs: BTreeMap<String, Value>,
+        chat_template_kwargs: Option<BTreeMap<String, Value>>,
         /// Not served; refused when not empty.
         #[serde(deserialize_with = "present")]
         tools: Option<Value>,

@@ -19,7 +19,7 @@ use minijinja::{Environment, Error, ErrorKind};
 use super::default_templates;
 use super::python;
 use super::special::unguard;
-use super::tokenizer::{Encoding, Tokenizer};
+use super::tokenizer::Tokenizer;
 use crate::base::{Code, Problem};
 
 /// Steps a rendering may take; one step is an instruction or 64 bytes of data. A long chat (1000 messages, 1 MiB)
@@ -167,7 +167,7 @@ impl ChatTemplate {
         messages: &[ChatMessage],
         options: &ChatOptions,
     ) -> Result<Vec<u32>, Problem> {
-        tokenizer.encode(&self.rendered(tokenizer, messages, options)?, Encoding::RENDERED)
+        tokenizer.encode_guarded(&self.rendered(tokenizer, messages, options)?)
     }
 
     /// The prompt as text.

@@ -208,6 +208,19 @@ impl Tokenizer {
     /// # Errors
     /// `RequestInvalid` for a text above [`MAX_TEXT_BYTES`]; `TokenizerUnusable` if a `tokenizer.json` fails on it.
     pub fn encode(&self, text: &str, how: Encoding) -> Result<Vec<u32>, Problem> {
+        self.encode_with(text, how, false)
+    }
+
+    /// The tokens of a rendered chat whose messages went through [`Self::guard`]: guards keep control tokens out of
+    /// them and are then dropped.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub(super) fn encode_guarded(&self, text: &str) -> Result<Vec<u32>, Problem> {
+        self.encode_with(text, Encoding::RENDERED, true)
+    }
+
+    fn encode_with(&self, text: &str, how: Encoding, guarded: bool) -> Result<Vec<u32>, Problem> {
         if text.len() > MAX_TEXT_BYTES {
             return Err(Problem::new(
                 Code::RequestInvalid,
@@ -224,7 +237,11 @@ impl Tokenizer {
             match fragment {
                 Fragment::Token(id) => ids.push(id),
                 Fragment::Text(range) => {
-                    let plain = unguard(&text[range]);
+                    let plain = if guarded {
+                        unguard(&text[range])
+                    } else {
+                        text[range].into()
+                    };
                     match &self.scheme {
                         Scheme::ByteLevel(scheme) => {
                             scheme.encode(&self.vocabulary, &plain, &mut merger, &mut ids);
@@ -292,8 +309,8 @@ impl Tokenizer {
     }
 
     /// `text` made safe to stand inside a rendered prompt: what spells a control token, or one of `markers`, will be
-    /// read as text by [`Self::encode`].
-    pub fn guard(&self, text: &str, markers: &[u32]) -> String {
+    /// read as text by [`Self::encode_guarded`].
+    pub(super) fn guard(&self, text: &str, markers: &[u32]) -> String {
         let guarded = |id: u32| self.vocabulary.kind(id) == TokenKind::Control || markers.contains(&id);
         self.specials.guard(&self.vocabulary, text, &guarded)
     }

@@ -197,6 +197,20 @@ fn log_probabilities_have_each_endpoints_shape() {
 }
 
 #[test]
+fn an_end_token_ends_the_answer_unless_ignored() {
+    let server = Server::start(Wishes::default());
+    // The bias makes <|im_end|> the first choice.
+    let mut body = json!({"prompt": "abc", "max_tokens": 5, "temperature": 0, "logit_bias": {"2": 100}});
+    let ended = server.post("/v1/completions", &body).json();
+    assert_eq!(ended["choices"][0]["finish_reason"], "stop");
+    assert_eq!(ended["choices"][0]["text"], "");
+    body["ignore_eos"] = json!(true);
+    let gone_on = server.post("/v1/completions", &body).json();
+    assert_eq!(gone_on["choices"][0]["finish_reason"], "length");
+    assert_eq!(gone_on["usage"]["completion_tokens"], 5);
+}
+
+#[test]
 fn several_answers_and_several_prompts() {
     let server = Server::start(Wishes::default());
     let body = json!({
