@@ -114,7 +114,7 @@ fn histogram(
     help: &str,
     value: &HistogramNumbers,
 ) -> fmt::Result {
-    let bounds = value.bounds_seconds.iter().copied().chain([f64::MAX]);
+    let bounds = value.bounds_seconds.iter().copied().chain([f64::INFINITY]);
     let buckets: Vec<(f64, u64)> = bounds.zip(value.counts.iter().copied()).collect();
     let count = value.counts.iter().sum();
     encoder

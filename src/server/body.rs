@@ -75,6 +75,10 @@ fn check_headers(state: &ServerState, headers: &HeaderMap) -> Result<(), ApiErro
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // An array would be taken for the fields in order.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(malformed(&"it is an array"));
+    }
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
@@ -89,7 +93,7 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     Ok(parsed)
 }
 
-fn malformed(error: &serde_json::Error) -> ApiError {
+fn malformed(error: &dyn std::fmt::Display) -> ApiError {
     Problem::new(
         Code::RequestMalformed,
         format!("the body is not the JSON object it should be: {error}"),
