@@ -5,7 +5,8 @@
 #   scripts/setup.sh test     that, and a Python environment with the OpenAI client for the server's tests
 #
 # On Debian and its kin as root, missing system packages are installed; otherwise the exact command is printed.
-# Rust comes from rustup where cargo is absent or older than the project needs. The result, `target/setup.env`,
+# Rust comes from rustup where cargo is absent or older than the project needs, in the version whose lints the
+# project is held to. The result, `target/setup.env`,
 # is read by the Makefile: PATH with cargo, and FEATURES (without hwloc where only its headers are missing).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -85,21 +86,34 @@ install_system_packages() {
     fi
 }
 
+# rustup's installer for this processor, checked against the digest published beside it.
+install_rustup() {
+    local base folder
+    base=https://static.rust-lang.org/rustup/dist/$(uname -m)-unknown-linux-gnu
+    folder=$(mktemp -d)
+    curl --proto '=https' --tlsv1.2 -fsSL --retry 5 "$base/rustup-init" -o "$folder/rustup-init"
+    curl --proto '=https' --tlsv1.2 -fsSL --retry 5 "$base/rustup-init.sha256" -o "$folder/sha256"
+    if [ "$(awk '{print $1}' "$folder/sha256")" != "$(sha256sum "$folder/rustup-init" | awk '{print $1}')" ]; then
+        say "the Rust installer arrived damaged; run this again"
+        exit 1
+    fi
+    chmod +x "$folder/rustup-init"
+    "$folder/rustup-init" -y -q --no-modify-path --profile minimal --component rustfmt,clippy \
+        --default-toolchain "$need_rust"
+    rm -r "$folder"
+}
+
 ensure_rust() {
     local cargo_home=${CARGO_HOME:-${HOME:-/root}/.cargo}
     PATH="$cargo_home/bin:$PATH"
     rust_is_new_enough && return 0
     if have rustup; then
-        say "updating Rust (have $(cargo_version || true), need $need_rust)"
-        rustup toolchain install stable --profile minimal --component rustfmt,clippy
-        rustup default stable
+        say "adding Rust $need_rust beside $(cargo_version || true)"
+        rustup toolchain install "$need_rust" --profile minimal --component rustfmt,clippy
+        export RUSTUP_TOOLCHAIN=$need_rust
     else
-        say "installing Rust $need_rust or newer with rustup into $cargo_home"
-        local installer
-        installer=$(mktemp)
-        curl --proto '=https' --tlsv1.2 -fsSL --retry 5 https://sh.rustup.rs -o "$installer"
-        sh "$installer" -y --no-modify-path --profile minimal --component rustfmt,clippy
-        rm -f "$installer"
+        say "installing Rust $need_rust with rustup into $cargo_home"
+        install_rustup
     fi
     if ! rust_is_new_enough; then
         say "cargo is $(cargo_version || echo absent), and $need_rust is needed; install it from https://rustup.rs"
@@ -137,4 +151,7 @@ if [ "$purpose" = test ]; then
     fi
     python_environment
 fi
-printf 'export PATH=%q\nexport FEATURES=%q\n' "$PATH" "$features" >target/setup.env
+{
+    printf 'export PATH=%q\nexport FEATURES=%q\n' "$PATH" "$features"
+    [ -z "${RUSTUP_TOOLCHAIN:-}" ] || printf 'export RUSTUP_TOOLCHAIN=%q\n' "$RUSTUP_TOOLCHAIN"
+} >target/setup.env

@@ -1,5 +1,7 @@
 //! The program as people and scripts meet it: help, exit codes, JSON shapes, pipes, no network.
 
+mod serving;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
