@@ -1,7 +1,8 @@
 //! `auto`: the whole way, from probing to serving.
 //!
 //! In: the flags. Out: the plan and the address on stdout, progress and log lines on stderr, until told to stop.
-//! Invariant: with `--dry-run` nothing is fetched, bound or loaded; the port is taken before anything is loaded.
+//! Invariant: with `--dry-run` nothing is fetched, bound or loaded; the port is taken before anything is loaded; a
+//! closed stdout does not end a server.
 
 use std::net::SocketAddr;
 
@@ -35,7 +36,7 @@ pub(super) fn run(args: &AutoArgs) -> Outcome {
     print::warnings(&decided.plan.warnings);
     let json = args.output.json;
     if !json {
-        print::text(&format!(
+        print::announce(&format!(
             "{}\n{}",
             show::machine_line(&decided.hardware),
             show::plan(&decided.plan)
@@ -62,12 +63,13 @@ fn announce(ready: &Ready, address: SocketAddr, json: bool) -> Result<(), Proble
         address
     };
     if json {
-        return print::json(&serde_json::json!({
+        print::announce(&print::pretty(&serde_json::json!({
             "url": format!("http://{shown}"),
             "plan": plan,
             "effective": ready.effective,
             "differences": ready.differences,
-        }));
+        }))?);
+        return Ok(());
     }
     print::warnings(&ready.differences);
     let key = if plan.server.api_key_required {
@@ -80,7 +82,7 @@ fn announce(ready: &Ready, address: SocketAddr, json: bool) -> Result<(), Proble
     } else {
         "with the differences above"
     };
-    print::text(&format!(
+    print::announce(&format!(
         "\nserving {} at http://{shown} {state}; try it:\n  curl http://{shown}/v1/chat/completions -H 'content-type: application/json'{key} \\\n    -d '{{\"model\":\"default\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}]}}'\n",
         plan.model.name
     ));

@@ -26,17 +26,33 @@ pub fn stream(part: &str) {
     }
 }
 
+/// Prints a text on stdout for a command that goes on whether or not somebody reads it.
+pub fn announce(text: &str) {
+    let mut out = std::io::stdout().lock();
+    let written = writeln!(out, "{}", text.trim_end_matches('\n')).and_then(|()| out.flush());
+    drop(out);
+    if let Err(error) = written {
+        note(&format!(
+            "stdout cannot be written ({error}); going on without it"
+        ));
+    }
+}
+
 /// Prints a value on stdout as indented JSON.
 pub fn json<T: Serialize>(value: &T) -> Result<(), Problem> {
-    let rendered = serde_json::to_string_pretty(value).map_err(|error| {
+    text(&pretty(value)?);
+    Ok(())
+}
+
+/// A value as indented JSON.
+pub fn pretty<T: Serialize>(value: &T) -> Result<String, Problem> {
+    serde_json::to_string_pretty(value).map_err(|error| {
         Problem::new(
             crate::base::Code::Internal,
             format!("the result cannot be written as JSON: {error}"),
             "please report this",
         )
-    })?;
-    text(&rendered);
-    Ok(())
+    })
 }
 
 /// Prints one line on stderr.
