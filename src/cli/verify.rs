@@ -16,8 +16,8 @@ pub(super) fn run(args: &VerifyArgs) -> Outcome {
     let base = args.url.trim_end_matches('/');
     let key = args.api_key.clone().or_else(|| env_vars::get(env_vars::API_KEY));
     let auth = key.map(|key| Auth::bearer(base, &key));
-    let http = Http::new(
-        None,
+    let http = Http::for_server(
+        base,
         Patience {
             attempts: 1,
             ..Patience::default()

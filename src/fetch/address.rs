@@ -91,6 +91,22 @@ pub fn same_origin(one: &str, other: &str) -> bool {
     }
 }
 
+/// Whether the address names this machine itself.
+#[must_use]
+pub fn is_loopback(url: &str) -> bool {
+    let Some(parts) = parts(url) else {
+        return false;
+    };
+    let host = match parts.host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => parts.host.split(':').next().unwrap_or(parts.host),
+    };
+    host.eq_ignore_ascii_case("localhost")
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
+}
+
 /// The address as it may be shown: no credentials, no query (signed links), no fragment.
 #[must_use]
 pub fn without_credentials(url: &str) -> String {
@@ -167,6 +183,21 @@ mod tests {
         }
         assert_eq!(join("http://h/", "ftp://o/x"), None);
         assert_eq!(join("nonsense", "x"), None);
+    }
+
+    #[test]
+    fn this_machine_is_told_apart() {
+        for local in ["http://localhost:1/x", "http://127.0.0.2", "http://[::1]:80/"] {
+            assert!(is_loopback(local), "{local}");
+        }
+        for other in [
+            "http://localhost.example/",
+            "http://10.0.0.1",
+            "http://[fe80::1]/",
+            "x",
+        ] {
+            assert!(!is_loopback(other), "{other}");
+        }
     }
 
     #[test]

@@ -148,9 +148,26 @@ pub struct Http {
 impl Http {
     /// A client that trusts `bundle` if given, else the bundle the environment names, else the system's.
     pub fn new(bundle: Option<&Path>, patience: Patience) -> Result<Self, Problem> {
+        Self::with_proxy(bundle, patience, ureq::Proxy::try_from_env())
+    }
+
+    /// A client for one server: through the environment's proxy unless the server is on this machine, which no proxy
+    /// can reach.
+    pub fn for_server(url: &str, patience: Patience) -> Result<Self, Problem> {
+        let local = address::is_loopback(url);
+        let proxy = if local { None } else { ureq::Proxy::try_from_env() };
+        Self::with_proxy(None, patience, proxy)
+    }
+
+    fn with_proxy(
+        bundle: Option<&Path>,
+        patience: Patience,
+        proxy: Option<ureq::Proxy>,
+    ) -> Result<Self, Problem> {
         let tls = TlsConfig::builder().root_certs(root_certs(bundle)?).build();
         let config = ureq::Agent::config_builder()
             .tls_config(tls)
+            .proxy(proxy)
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
