@@ -31,6 +31,7 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)')
             [CompletionResult]::new('explain', 'explain', [CompletionResultType]::ParameterValue, 'Say where each value of the plan comes from and how to verify it')
             [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Answer one prompt in the terminal')
+            [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure prefill and decode rates of a model on this machine')
             [CompletionResult]::new('probe', 'probe', [CompletionResultType]::ParameterValue, 'Show what this machine is and what may be used of it')
             [CompletionResult]::new('profiles', 'profiles', [CompletionResultType]::ParameterValue, 'List, show, copy and check profiles')
             [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Fetch a model into the cache')
@@ -143,6 +144,33 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Unknown keys are warnings instead of errors')
             [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Go on although the plan does not fit into memory')
             [CompletionResult]::new('--raw', '--raw', [CompletionResultType]::ParameterName, 'Give the prompt to the model as it is, without its chat template')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('-V', '-V ', [CompletionResultType]::ParameterName, 'Print version')
+            [CompletionResult]::new('--version', '--version', [CompletionResultType]::ParameterName, 'Print version')
+            break
+        }
+        'edge-deploy;bench' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'A profile by name instead of the model family''s own, or a YAML file above it')
+            [CompletionResult]::new('--set', '--set', [CompletionResultType]::ParameterName, 'Set one key, such as `stages.decoder.threads=4`; may be repeated')
+            [CompletionResult]::new('--context', '--context', [CompletionResultType]::ParameterName, 'Tokens of context for each sequence (`stages.decoder.context`)')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Worker threads (`stages.decoder.threads`)')
+            [CompletionResult]::new('--isa-cap', '--isa-cap', [CompletionResultType]::ParameterName, 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)')
+            [CompletionResult]::new('--hardware', '--hardware', [CompletionResultType]::ParameterName, 'Plan for a machine saved with `probe --save`')
+            [CompletionResult]::new('--sysroot', '--sysroot', [CompletionResultType]::ParameterName, 'Plan for a machine captured with `doctor --capture`')
+            [CompletionResult]::new('--config-dir', '--config-dir', [CompletionResultType]::ParameterName, 'Folder searched first for `profiles/` and `hardware/`')
+            [CompletionResult]::new('--prefill', '--prefill', [CompletionResultType]::ParameterName, 'Prompt lengths whose prefill is timed')
+            [CompletionResult]::new('--decode', '--decode', [CompletionResultType]::ParameterName, 'Tokens decoded for one sample')
+            [CompletionResult]::new('--depth', '--depth', [CompletionResultType]::ParameterName, 'Context lengths at which decoding is timed')
+            [CompletionResult]::new('--batch', '--batch', [CompletionResultType]::ParameterName, 'Sequences decoded together')
+            [CompletionResult]::new('--repeat', '--repeat', [CompletionResultType]::ParameterName, 'Samples of each kind')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Unknown keys are warnings instead of errors')
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Go on although the plan does not fit into memory')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
             [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
@@ -331,6 +359,7 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)')
             [CompletionResult]::new('explain', 'explain', [CompletionResultType]::ParameterValue, 'Say where each value of the plan comes from and how to verify it')
             [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Answer one prompt in the terminal')
+            [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure prefill and decode rates of a model on this machine')
             [CompletionResult]::new('probe', 'probe', [CompletionResultType]::ParameterValue, 'Show what this machine is and what may be used of it')
             [CompletionResult]::new('profiles', 'profiles', [CompletionResultType]::ParameterValue, 'List, show, copy and check profiles')
             [CompletionResult]::new('pull', 'pull', [CompletionResultType]::ParameterValue, 'Fetch a model into the cache')
@@ -352,6 +381,9 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             break
         }
         'edge-deploy;help;run' {
+            break
+        }
+        'edge-deploy;help;bench' {
             break
         }
         'edge-deploy;help;probe' {

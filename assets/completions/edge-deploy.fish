@@ -32,6 +32,7 @@ complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "auto" -d 'P
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "run" -d 'Answer one prompt in the terminal'
+complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "bench" -d 'Measure prefill and decode rates of a model on this machine'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "probe" -d 'Show what this machine is and what may be used of it'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "profiles" -d 'List, show, copy and check profiles'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "pull" -d 'Fetch a model into the cache'
@@ -126,6 +127,27 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l json -d 
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s h -l help -d 'Print help'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s V -l version -d 'Print version'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l context -d 'Tokens of context for each sequence (`stages.decoder.context`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l threads -d 'Worker threads (`stages.decoder.threads`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l hardware -d 'Plan for a machine saved with `probe --save`' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l sysroot -d 'Plan for a machine captured with `doctor --capture`' -r -f -a "(__fish_complete_directories)"
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l config-dir -d 'Folder searched first for `profiles/` and `hardware/`' -r -f -a "(__fish_complete_directories)"
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l prefill -d 'Prompt lengths whose prefill is timed' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l decode -d 'Tokens decoded for one sample' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l depth -d 'Context lengths at which decoding is timed' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l batch -d 'Sequences decoded together' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l repeat -d 'Samples of each kind' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l lenient -d 'Unknown keys are warnings instead of errors'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l force -d 'Go on although the plan does not fit into memory'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l log-json -d 'Log lines as JSON'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -s h -l help -d 'Print help'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l sysroot -d 'Read a machine captured with `doctor --capture` instead of this one' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l hardware -d 'Show a machine saved with `--save`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l save -d 'Write the machine to a file that `--hardware` takes' -r -F
@@ -215,19 +237,20 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l che
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -s h -l help -d 'Print help'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -s V -l version -d 'Print version'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "auto" -d 'Probe, plan, load and serve: the whole way in one command'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "run" -d 'Answer one prompt in the terminal'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "probe" -d 'Show what this machine is and what may be used of it'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "profiles" -d 'List, show, copy and check profiles'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "pull" -d 'Fetch a model into the cache'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "doctor" -d 'Check this machine, the cache and the settings; report what to do about faults'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "verify" -d 'Compare what a running server uses with its plan'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "completions" -d 'Print a completion script for a shell'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "man" -d 'Print the man page'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "generate" -d 'Write the reference pages, completions and man page (for developers)'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run probe profiles pull doctor verify completions man generate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "auto" -d 'Probe, plan, load and serve: the whole way in one command'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "run" -d 'Answer one prompt in the terminal'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "bench" -d 'Measure prefill and decode rates of a model on this machine'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "probe" -d 'Show what this machine is and what may be used of it'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "profiles" -d 'List, show, copy and check profiles'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "pull" -d 'Fetch a model into the cache'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "doctor" -d 'Check this machine, the cache and the settings; report what to do about faults'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "verify" -d 'Compare what a running server uses with its plan'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "completions" -d 'Print a completion script for a shell'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "man" -d 'Print the man page'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "generate" -d 'Write the reference pages, completions and man page (for developers)'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "list" -d 'List profiles and hardware classes, where each comes from and what it hides'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "show" -d 'Print a profile or hardware class'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "eject" -d 'Copy a built-in profile or hardware class to your own folder, to be changed there'

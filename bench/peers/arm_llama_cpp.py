@@ -14,7 +14,8 @@ import llama_cpp as lc
 
 def main() -> None:
     path, threads, n_prefill, n_decode = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-    lc.llama_log_set(ctypes.cast(None, lc.llama_log_callback), None)
+    quiet = lc.llama_log_callback(lambda *_: None)  # kept in a variable: the library holds only a pointer
+    lc.llama_log_set(quiet, ctypes.c_void_p(0))
     lc.llama_backend_init()
     mp = lc.llama_model_default_params()
     mp.n_gpu_layers = 0

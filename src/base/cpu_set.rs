@@ -132,12 +132,11 @@ impl FromStr for CpuSet {
                 Some((span, stride)) => (span, Some(stride)),
                 None => (part, None),
             };
-            let (first, last) = match span.split_once('-') {
-                Some((a, b)) => (read_id(a, part)?, read_id(b, part)?),
-                None => {
-                    let id = read_id(span, part)?;
-                    (id, id)
-                }
+            let (first, last) = if let Some((a, b)) = span.split_once('-') {
+                (read_id(a, part)?, read_id(b, part)?)
+            } else {
+                let id = read_id(span, part)?;
+                (id, id)
             };
             if last < first {
                 return Err(CpuSetError::Backwards(part.to_owned()));

@@ -109,6 +109,13 @@ pub fn generation(
     for &depth in &spec.depths {
         works.extend(spec.batches.iter().map(|&batch| Work::Decode { depth, batch }));
     }
+    if spec.repeat == 0 || spec.decode < 2 || works.contains(&Work::Prefill { tokens: 0 }) {
+        return Err(Problem::new(
+            Code::BadValue,
+            "a bench needs at least one sample, two decoded tokens and one token of prompt",
+            "raise --repeat, --decode or --prefill",
+        ));
+    }
     let slots = handle.model_facts().max_seqs;
     if let Some(batch) = spec.batches.iter().find(|&&batch| batch > slots || batch == 0) {
         return Err(Problem::new(

@@ -39,6 +39,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Answer one prompt in the terminal
     Run(RunArgs),
+    /// Measure prefill and decode rates of a model on this machine
+    Bench(BenchArgs),
     /// Show what this machine is and what may be used of it
     Probe(ProbeArgs),
     /// List, show, copy and check profiles
@@ -204,6 +206,31 @@ pub struct RunArgs {
     pub output: Output,
 }
 
+/// Flags of `bench`.
+#[derive(Clone, Debug, ClapArgs)]
+#[expect(missing_docs, reason = "groups are documented where they are defined")]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub select: Select,
+    /// Prompt lengths whose prefill is timed
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "512")]
+    pub prefill: Vec<usize>,
+    /// Tokens decoded for one sample
+    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
+    pub decode: usize,
+    /// Context lengths at which decoding is timed
+    #[arg(long, value_name = "TOKENS", value_delimiter = ',', default_value = "8")]
+    pub depth: Vec<usize>,
+    /// Sequences decoded together
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
+    pub batch: Vec<usize>,
+    /// Samples of each kind
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub repeat: usize,
+    #[command(flatten)]
+    pub output: Output,
+}
+
 /// Flags of `probe`.
 #[derive(Clone, Debug, ClapArgs)]
 #[expect(missing_docs, reason = "groups are documented where they are defined")]
@@ -357,6 +384,7 @@ impl Command {
             Self::Plan(args) => args.output.json,
             Self::Explain(args) => args.output.json,
             Self::Run(args) => args.output.json,
+            Self::Bench(args) => args.output.json,
             Self::Probe(args) => args.output.json,
             Self::Pull(args) => args.output.json,
             Self::Doctor(args) => args.output.json,

@@ -5,6 +5,7 @@
 
 pub mod args;
 mod auto;
+mod bench;
 mod doctor;
 mod explain;
 mod generate;
@@ -78,6 +79,7 @@ fn run(command: Command) -> Outcome {
         Command::Plan(args) => plan::run(&args.select, &args.listen, args.output.json),
         Command::Explain(args) => explain::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Profiles(args) => profiles::run(args.command),
         Command::Pull(args) => pull::run(&args),

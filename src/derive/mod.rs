@@ -92,7 +92,7 @@ pub fn derive(hardware: &Hardware, card: &ModelCard, layered: &Layered) -> Resul
     derive_with(hardware, card, layered, Options::default())
 }
 
-/// [`derive`], going on or refusing as `options` say.
+/// [`derive`](fn@derive), going on or refusing as `options` say.
 pub fn derive_with(
     hardware: &Hardware,
     card: &ModelCard,

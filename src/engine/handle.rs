@@ -91,7 +91,7 @@ pub struct Parts {
 }
 
 impl Handle {
-    /// Puts a handle together; [`super::start`] does it for a plan.
+    /// Puts a handle together; [`super::start()`] does it for a plan.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {

@@ -332,7 +332,7 @@ fn read_plain(path: &Path, follow: bool) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Reads a CPU list whose ranges together stay within [`MAX_LIST_IDS`]; anything else is unknown.
+/// Reads a CPU list whose ranges together stay within `MAX_LIST_IDS`; anything else is unknown.
 #[must_use]
 pub fn parse_cpu_list(text: &str) -> Option<CpuSet> {
     let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');

@@ -1,7 +1,8 @@
 //! Fork-join over a fixed set of threads: the unsafe core under [`crate::engine`]'s worker team.
 //!
 //! In: a closure that may borrow from the caller. Out: it has run once for each worker index, or a panic is passed on.
-//! Invariant: `run` returns only after every helper has left the closure, so the borrow outlives every use.
+//! Invariant: `run` returns only after every share has ended, so the borrow outlives every use; and it never waits for
+//! a helper that has not begun: on a busy machine the caller does that share itself.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -17,6 +18,9 @@ const SPINS: u32 = 1500;
 /// Yields before it sleeps; a yield costs nothing where nobody else wants the CPU.
 const YIELDS: u32 = 60;
 
+/// Runs of pieces for each worker in [`ForkJoin::for_each_piece`].
+const RUNS_EACH: usize = 4;
+
 /// A closure of worker index, its lifetime erased.
 type Job = *const (dyn Fn(usize) + Sync);
 
@@ -26,8 +30,11 @@ struct Shared {
     /// The closure of the current region. Written by the caller while no helper runs, read by helpers after they
     /// have seen the new epoch.
     job: UnsafeCell<Option<Job>>,
-    /// Helpers still inside the current region.
+    /// Shares of the current region that have not ended, the caller's own not counted.
     pending: AtomicUsize,
+    /// Per helper: the last region whose share somebody began. One less than the region's number means that the share
+    /// is free; the helper or, once its own share is done, the caller takes it.
+    claims: Vec<AtomicU64>,
     stop: AtomicBool,
     /// Per helper: it is (about to be) parked.
     asleep: Vec<AtomicBool>,
@@ -64,6 +71,7 @@ impl ForkJoin {
             job: UnsafeCell::new(None),
             pending: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            claims: (0..helpers).map(|_| AtomicU64::new(0)).collect(),
             asleep: (0..helpers).map(|_| AtomicBool::new(false)).collect(),
             caller_asleep: AtomicBool::new(false),
             caller: Mutex::new(None),
@@ -94,8 +102,9 @@ impl ForkJoin {
         self.helpers.len() + 1
     }
 
-    /// Calls `job(worker)` once for every worker in `0..workers()`, worker 0 on the calling thread, and returns when
-    /// all are done. A call from inside a running job, or from a second thread at the same time, runs every worker's
+    /// Calls `job(share)` once for every share in `0..workers()` and returns when all are done. Share 0 runs on the
+    /// calling thread and share i on helper i, unless that helper has not begun when the caller is free: then the
+    /// caller takes it, so a helper without a CPU costs nothing. A call from inside a running job, or from a second thread at the same time, runs every worker's
     /// share on the calling thread.
     ///
     /// # Panics
@@ -110,17 +119,35 @@ impl ForkJoin {
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: only the lifetime is erased. Helpers use the pointer only between the epoch change below and their
-        // decrement of `pending`, and this function does not return before `pending` is zero.
+        // SAFETY: only the lifetime is erased. Helpers use the pointer only between claiming a share of this region and
+        // their decrement of `pending`, and this function does not return before `pending` is zero.
         let erased: Job = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), Job>(job) };
-        // SAFETY: `busy` makes us the only caller, and no helper is inside a region (pending is zero).
+        // SAFETY: `busy` makes us the only caller; all shares of the last region were claimed, and none is running
+        // (pending is zero), so no helper reads `job` before it claims a share of the next region.
         unsafe { *shared.job.get() = Some(erased) };
         shared.pending.store(self.helpers.len(), Ordering::Relaxed);
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        let region = shared.epoch.fetch_add(1, Ordering::SeqCst) + 1;
         self.wake_helpers();
-        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let own = catch_unwind(AssertUnwindSafe(|| {
+            job(0);
+            for helper in 0..self.helpers.len() {
+                if claim(shared, helper, region) {
+                    // Counted down first: nobody else can run it, and a panic below must not leave us waiting.
+                    shared.pending.fetch_sub(1, Ordering::SeqCst);
+                    job(helper + 1);
+                }
+            }
+        }));
+        if own.is_err() {
+            // Shares that the panic kept us from taking belong to nobody else if a helper has no CPU.
+            for helper in 0..self.helpers.len() {
+                if claim(shared, helper, region) {
+                    shared.pending.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+        }
         wait_for_helpers(shared);
-        // SAFETY: all helpers have left the region; nobody reads `job` until the next epoch.
+        // SAFETY: no share is running and none is free; nobody reads `job` until the next region.
         unsafe { *shared.job.get() = None };
         let theirs = lock(&shared.panic).take();
         self.busy.store(false, Ordering::Release);
@@ -132,7 +159,7 @@ impl ForkJoin {
         }
     }
 
-    /// Splits `items` into pieces of `piece` (the last may be shorter), gives each worker a contiguous run of pieces,
+    /// Splits `items` into pieces of `piece` (the last may be shorter), gives workers contiguous runs of pieces in turn,
     /// and calls `job(piece index, piece)` for each.
     ///
     /// # Panics
@@ -154,14 +181,18 @@ impl ForkJoin {
         }
         let base = Base(items.as_mut_ptr());
         let len = items.len();
-        self.run(&|worker| {
-            let Range { start, end } = share(worker, workers, pieces);
+        // Several runs a worker: one that loses its CPU holds up only a part of the rest.
+        let runs = pieces.min(workers * RUNS_EACH);
+        let next = AtomicUsize::new(0);
+        self.run(&|_| {
             let base = &base;
-            for index in start..end {
+            let turns =
+                std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed)).take_while(|&run| run < runs);
+            for index in turns.flat_map(|run| share(run, runs, pieces)) {
                 let from = index * piece;
                 let to = (from + piece).min(len);
-                // SAFETY: `from..to` lies inside `items` (index < pieces); pieces do not overlap, and `share` gives
-                // each piece to one worker, which `run` calls once. `items` stays borrowed until `run` returns.
+                // SAFETY: `from..to` lies inside `items` (index < pieces); pieces do not overlap, each is in
+                // one run, and `next` gives each run to one worker. `items` stays borrowed until `run` returns.
                 let part = unsafe { std::slice::from_raw_parts_mut(base.0.add(from), to - from) };
                 job(index, part);
             }
@@ -177,7 +208,7 @@ impl ForkJoin {
     }
 }
 
-/// The contiguous share of `worker` of `workers` in `0..count`; shares differ by at most one.
+/// The contiguous share number `worker` of `workers` shares of `0..count`; shares differ by at most one.
 #[must_use]
 pub fn share(worker: usize, workers: usize, count: usize) -> Range<usize> {
     let each = count / workers;
@@ -218,7 +249,11 @@ fn help(shared: &Shared, helper: usize) {
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
-        // SAFETY: the epoch changed, so the caller has written `job` and will not touch it until we decrement.
+        if !claim(shared, helper, seen) {
+            continue;
+        }
+        // SAFETY: this share is ours and has not ended, so the caller is inside the region's `run`: it wrote `job`
+        // before the region began and will not touch it until we decrement.
         let job = unsafe { *shared.job.get() };
         if let Some(job) = job {
             // SAFETY: the caller is inside `run` and keeps the closure alive until `pending` is zero.
@@ -234,6 +269,13 @@ fn help(shared: &Shared, helper: usize) {
             caller.unpark();
         }
     }
+}
+
+/// Takes a helper's share of a region, unless somebody has.
+fn claim(shared: &Shared, helper: usize, region: u64) -> bool {
+    shared.claims[helper]
+        .compare_exchange(region - 1, region, Ordering::SeqCst, Ordering::SeqCst)
+        .is_ok()
 }
 
 fn wait_for_epoch(shared: &Shared, helper: usize, seen: u64) -> u64 {
@@ -308,6 +350,28 @@ mod tests {
                 assert_eq!(next, count);
             }
         }
+    }
+
+    #[test]
+    fn a_helper_without_a_cpu_is_not_waited_for() {
+        // The helper is held before its first region, as if the system gave it no CPU.
+        let gate = Arc::new(Mutex::new(()));
+        let held = gate.lock().unwrap();
+        let entry = Arc::clone(&gate);
+        let team = ForkJoin::start("late", 2, move |_| drop(entry.lock())).unwrap();
+        let counts = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        for _ in 0..100 {
+            team.run(&|worker| {
+                counts[worker].fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        drop(held);
+        for _ in 0..100 {
+            team.run(&|worker| {
+                counts[worker].fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 200));
     }
 
     #[test]
