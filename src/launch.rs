@@ -14,15 +14,12 @@ use crate::base::{Code, Millis, Place, Problem, Problems, env_vars};
 use crate::config::{self, Flag, Layered, Library, Sources, layer, search};
 use crate::derive::{self, Options};
 use crate::engine::{self, Event, Handle, Request, Sampling, StartProgress};
-use crate::fetch::{Cache, ModelRef, Progress, file_problem};
+use crate::fetch::{Cache, ModelRef, Progress};
 use crate::model::{self, ModelCard, Weights, families};
 use crate::plan::{Effective, Plan, readback};
-use crate::probe::{self, Hardware, Root};
+use crate::probe::{self, Hardware, Root, storage};
 
 pub use serve::serve;
-
-/// Largest saved machine that is read; a machine with 4096 CPUs takes about 4 MiB.
-const MAX_HARDWARE_BYTES: u64 = 64 << 20;
 
 /// Which machine to plan for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +62,8 @@ pub struct Decided {
     pub layered: Layered,
     /// What will be done.
     pub plan: Plan,
+    /// What the model's files lie on; `None` where that is unknown or the plan is for another machine.
+    pub storage: Option<storage::Storage>,
 }
 
 /// The machine to plan for.
@@ -72,41 +71,8 @@ pub fn machine(which: &Machine) -> Result<Hardware, Problem> {
     match which {
         Machine::Live => probe::probe(&Root::live()),
         Machine::Captured(folder) => probe::probe(&Root::snapshot(folder)?),
-        Machine::Saved(file) => saved_machine(file),
+        Machine::Saved(file) => Hardware::load(file),
     }
-}
-
-/// Reads what `probe --save` wrote.
-fn saved_machine(file: &Path) -> Result<Hardware, Problem> {
-    use std::io::Read as _;
-    let mut text = Vec::new();
-    std::fs::File::open(file)
-        .and_then(|open| open.take(MAX_HARDWARE_BYTES).read_to_end(&mut text))
-        .map_err(|error| file_problem("read", file, &error))?;
-    let unusable = |what: String| {
-        Problem::new(
-            Code::ProbeFailed,
-            what,
-            "write the file again with `edge-deploy probe --save FILE` of this version",
-        )
-        .at(Place::of(file.display().to_string()))
-    };
-    let mut hardware: Hardware = serde_json::from_slice(&text).map_err(|error| {
-        unusable(format!(
-            "`{}` does not describe a machine: {error}",
-            file.display()
-        ))
-    })?;
-    if hardware.schema != probe::hardware::SCHEMA {
-        return Err(unusable(format!(
-            "`{}` has version {} of the machine description; this program reads {}",
-            file.display(),
-            hardware.schema,
-            probe::hardware::SCHEMA
-        )));
-    }
-    hardware.source = format!("file:{}", file.display());
-    Ok(hardware)
 }
 
 /// What the model says about itself, without fetching it: from its files, or for a named model that is not in the
@@ -144,11 +110,33 @@ pub fn decide(wanted: &Wanted, hardware: Hardware, card: &ModelCard) -> Result<D
         ..Options::default()
     };
     let draft = derive::derive_with(&hardware, card, &layered, options)?;
+    let mut plan = Plan::settle(draft);
+    let storage = match wanted.machine {
+        Machine::Live => card.files.first().and_then(|file| storage_of(file)),
+        Machine::Captured(_) | Machine::Saved(_) => None,
+    };
+    plan.warnings.extend(storage.as_ref().and_then(storage::explain));
     Ok(Decided {
-        plan: Plan::settle(draft),
         hardware,
         layered,
+        plan,
+        storage,
     })
+}
+
+/// What a file lies on, or will lie on once it is fetched. Links are followed: a cache may link to another disk.
+#[must_use]
+pub fn storage_of(file: &Path) -> Option<storage::Storage> {
+    let real = file.ancestors().find_map(|path| {
+        if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        }
+        .canonicalize()
+        .ok()
+    })?;
+    storage::of(&Root::live(), &real)
 }
 
 /// Every layer, lowest first. A name after `--profile`, or a file that extends a profile, stands in the place of the

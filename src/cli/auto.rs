@@ -37,8 +37,10 @@ pub(super) fn run(args: &AutoArgs) -> Outcome {
     let json = args.output.json;
     if !json {
         print::announce(&format!(
-            "{}\n{}",
+            "{}
+{}{}",
             show::machine_line(&decided.hardware),
+            show::storage_line(decided.storage.as_ref()),
             show::plan(&decided.plan)
         ));
     }

@@ -59,6 +59,7 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
             "environment": variables_set(),
             "facts": probe::facts(&hardware),
             "checks": checks,
+            "raw_inputs": probe::doctor::raw_inputs(&root),
         }))?;
     } else {
         if args.report {
@@ -175,6 +176,10 @@ fn cached() -> Check {
                 .ancestors()
                 .find(|folder| folder.exists())
                 .unwrap_or(Path::new("/"));
+            if let Some(storage) = crate::launch::storage_of(existing) {
+                let _ = write!(found, ", on {storage}");
+                problems.extend(probe::storage::explain(&storage));
+            }
             let needed = catalogue::find(catalogue::DEFAULT).map_or(0, |named| named.bytes * 2);
             if here.is_empty()
                 && let Err(problem) = cache::require_space(existing, needed)

@@ -14,8 +14,9 @@ pub(super) fn run(select: &Select, listen: &Listen, json: bool) -> Outcome {
         print::warnings(&decided.hardware.warnings);
         print::warnings(&decided.plan.warnings);
         print::text(&format!(
-            "{}\n{}",
+            "{}\n{}{}",
             show::machine_line(&decided.hardware),
+            show::storage_line(decided.storage.as_ref()),
             show::plan(&decided.plan)
         ));
     }

@@ -5,22 +5,14 @@
 
 use super::args::ProbeArgs;
 use super::{Outcome, print, select};
-use crate::base::{Code, ExitCode, Problem};
-use crate::fetch::file_problem;
+use crate::base::ExitCode;
 use crate::{launch, probe};
 
 pub(super) fn run(args: &ProbeArgs) -> Outcome {
     let which = select::machine(args.sysroot.as_deref(), args.hardware.as_deref());
     let hardware = launch::machine(&which)?;
     if let Some(path) = &args.save {
-        let text = serde_json::to_string_pretty(&hardware).map_err(|error| {
-            Problem::new(
-                Code::Internal,
-                format!("the machine cannot be written as JSON: {error}"),
-                "please report this",
-            )
-        })?;
-        std::fs::write(path, text + "\n").map_err(|error| file_problem("write", path, &error))?;
+        hardware.save(path)?;
         print::note(&format!(
             "saved; plan for it anywhere with `edge-deploy plan --hardware {}`",
             path.display()

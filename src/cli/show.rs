@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use super::print;
 use crate::plan::{Origin, Plan};
 use crate::probe::Hardware;
+use crate::probe::storage::Storage;
 
 /// Width that texts are wrapped to.
 const WIDTH: usize = 110;
@@ -27,6 +28,11 @@ pub(super) fn machine_line(hardware: &Hardware) -> String {
         hardware.memory.total_bytes,
         hardware.class.as_str()
     )
+}
+
+/// What the model lies on, as a line of its own; nothing where it is unknown.
+pub(super) fn storage_line(storage: Option<&Storage>) -> String {
+    storage.map_or_else(String::new, |storage| format!("model on {storage}\n"))
 }
 
 /// The plan: sections of key, value, reason.

@@ -39,14 +39,32 @@ pub struct Group {
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "cpuset", "memory"];
 /// Deeper nesting than any real machine has.
 const MAX_DEPTH: usize = 64;
+/// More cgroup mounts than any real machine has.
+const MAX_MOUNTS: usize = 256;
 
 impl Cgroups {
     /// Finds them.
     #[must_use]
     pub fn read(root: &Root) -> Self {
-        let membership = membership(root);
-        let mut mounts = mounts(root);
-        add_usual_places(root, &mut mounts);
+        let text = |path: &str| root.read(path).unwrap_or_default();
+        let own = text("/proc/self/cgroup");
+        let cpuset = root.line("/proc/self/cpuset");
+        let mut table = mounts(&text("/proc/self/mountinfo"), "");
+        if table.is_empty() {
+            // mountinfo also tells which part of a hierarchy is mounted; captures may hold only /proc/mounts.
+            table = mounts("", &text("/proc/mounts"));
+        }
+        add_usual_places(root, &mut table);
+        Self::join(membership(&own, cpuset.as_deref()), table)
+    }
+
+    /// The same from the texts of `/proc/self/cgroup`, `/proc/self/mountinfo` and `/proc/mounts` alone.
+    #[must_use]
+    pub fn parse(own: &str, mountinfo: &str, mount_table: &str) -> Self {
+        Self::join(membership(own, None), mounts(mountinfo, mount_table))
+    }
+
+    fn join(membership: Vec<(Vec<String>, String)>, mounts: Vec<Mount>) -> Self {
         let hierarchies = mounts
             .into_iter()
             .map(|mount| {
@@ -107,10 +125,11 @@ impl Cgroups {
     }
 }
 
-/// (controllers, path) of each line of `/proc/self/cgroup`; v2 has no controllers.
-fn membership(root: &Root) -> Vec<(Vec<String>, String)> {
+/// (controllers, path) of each line of `/proc/self/cgroup`; v2 has no controllers. `cpuset` is the path in
+/// `/proc/self/cpuset`, for kernels that mount cpusets apart.
+fn membership(own: &str, cpuset: Option<&str>) -> Vec<(Vec<String>, String)> {
     let mut found: Vec<(Vec<String>, String)> = Vec::new();
-    for line in root.read("/proc/self/cgroup").unwrap_or_default().lines() {
+    for line in own.lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(_), Some(names), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
             continue;
@@ -125,9 +144,9 @@ fn membership(root: &Root) -> Vec<(Vec<String>, String)> {
     if !found
         .iter()
         .any(|(names, _)| names.iter().any(|name| name == "cpuset"))
-        && let Some(path) = root.line("/proc/self/cpuset")
+        && let Some(path) = cpuset
     {
-        found.push((vec!["cpuset".to_owned()], path));
+        found.push((vec!["cpuset".to_owned()], path.to_owned()));
     }
     found
 }
@@ -140,30 +159,26 @@ struct Mount {
     v2: bool,
 }
 
-fn mounts(root: &Root) -> Vec<Mount> {
+fn mounts(mountinfo: &str, mount_table: &str) -> Vec<Mount> {
     let mut found = Vec::new();
-    // mountinfo also tells which part of the hierarchy is mounted; captures may hold only /proc/mounts.
-    if let Some(text) = root.read("/proc/self/mountinfo") {
-        for line in text.lines() {
-            let Some((left, right)) = line.split_once(" - ") else {
-                continue;
-            };
-            let left: Vec<&str> = left.split(' ').collect();
-            let right: Vec<&str> = right.split(' ').collect();
-            if let (Some(part), Some(point), Some(kind)) = (left.get(3), left.get(4), right.first()) {
-                let options = right.last().copied().unwrap_or("");
-                found.extend(mount(point, part, kind, options));
-            }
+    for line in mountinfo.lines() {
+        let Some((left, right)) = line.split_once(" - ") else {
+            continue;
+        };
+        let left: Vec<&str> = left.split(' ').collect();
+        let right: Vec<&str> = right.split(' ').collect();
+        if let (Some(part), Some(point), Some(kind)) = (left.get(3), left.get(4), right.first()) {
+            let options = right.last().copied().unwrap_or("");
+            found.extend(mount(point, part, kind, options));
         }
     }
-    if found.is_empty() {
-        for line in root.read("/proc/mounts").unwrap_or_default().lines() {
-            let fields: Vec<&str> = line.split(' ').collect();
-            if let [_, point, kind, options, ..] = fields[..] {
-                found.extend(mount(point, "/", kind, options));
-            }
+    for line in mount_table.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        if let [_, point, kind, options, ..] = fields[..] {
+            found.extend(mount(point, "/", kind, options));
         }
     }
+    found.truncate(MAX_MOUNTS);
     found
 }
 

@@ -142,8 +142,12 @@ fn hypervisor(root: &Root, info: &CpuInfo) -> bool {
         "Parallels",
         "Google Compute Engine",
     ];
-    dmi.iter()
-        .any(|text| MAKERS.iter().any(|maker| text.contains(maker)))
+    let [vendor, product] = &dmi;
+    // Every EC2 machine names Amazon; those without a hypervisor are called `….metal`.
+    vendor == "Amazon EC2" && !product.contains("metal")
+        || dmi
+            .iter()
+            .any(|text| MAKERS.iter().any(|maker| text.contains(maker)))
 }
 
 fn tegra(root: &Root) -> bool {

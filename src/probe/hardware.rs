@@ -57,6 +57,8 @@ pub struct Hardware {
 
 /// A saved machine is a few hundred KiB even with 1024 CPUs.
 const MAX_FILE_BYTES: u64 = 16 << 20;
+/// What to do about a file that is no saved machine.
+const SAVED_REMEDY: &str = "give a file that `edge-deploy probe --save FILE` of this version wrote";
 
 impl Hardware {
     /// Reads a saved machine; it then replaces probing.
@@ -66,25 +68,34 @@ impl Hardware {
     /// version, or contradicts itself.
     pub fn load(path: &Path) -> Result<Self, Problem> {
         use std::io::Read as _;
-        let remedy = "give a file that `probe --save FILE` of this version wrote";
         let place = || Place::of(path.display().to_string());
         let unreadable = |error: std::io::Error| {
             let what = format!("the saved machine cannot be read: {error}");
-            Problem::new(Code::FileAccess, what, remedy).at(place())
+            Problem::new(Code::FileAccess, what, SAVED_REMEDY).at(place())
         };
-        let wrong = |what: String| Problem::new(Code::ProbeFailed, what, remedy).at(place());
         let mut bytes = Vec::new();
         let file = std::fs::File::open(path).map_err(unreadable)?;
         file.take(MAX_FILE_BYTES + 1)
             .read_to_end(&mut bytes)
             .map_err(unreadable)?;
+        let mut hardware = Self::parse(&bytes).map_err(|problem| problem.at(place()))?;
+        hardware.source = format!("file:{}", path.display());
+        Ok(hardware)
+    }
+
+    /// Reads the JSON form from memory.
+    ///
+    /// # Errors
+    /// `probe_failed` if it is too large, not this JSON form, of another version, or contradicts itself.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Problem> {
+        let wrong = |what: String| Problem::new(Code::ProbeFailed, what, SAVED_REMEDY);
         if bytes.len() as u64 > MAX_FILE_BYTES {
             return Err(wrong(format!(
                 "the saved machine is larger than {}",
                 Bytes(MAX_FILE_BYTES)
             )));
         }
-        let mut hardware: Self = serde_json::from_slice(&bytes)
+        let hardware: Self = serde_json::from_slice(bytes)
             .map_err(|error| wrong(format!("the saved machine is not in our form: {error}")))?;
         if hardware.schema != SCHEMA {
             return Err(wrong(format!(
@@ -93,7 +104,6 @@ impl Hardware {
             )));
         }
         hardware.check().map_err(wrong)?;
-        hardware.source = format!("file:{}", path.display());
         Ok(hardware)
     }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use raw_cpuid::{CpuId, CpuIdReader};
 
 use super::cpuinfo::CpuInfo;
-use crate::base::CpuSet;
+use crate::base::{Code, CpuSet, Place, Problem};
 
 /// Kernel word → our name, x86. Names that are equal are listed too: what is not in the table is not reported.
 const X86: &[(&str, &str)] = &[
@@ -99,12 +99,18 @@ pub fn intersection(mut sets: impl Iterator<Item = BTreeSet<String>>) -> Vec<Str
 /// Features by CPUID: what the processor can do. What the operating system enabled is for the live kernel's flags.
 #[must_use]
 pub fn from_cpuid<R: CpuIdReader + Clone>(cpuid: &CpuId<R>) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let mut add = |name: &str, has: bool| {
-        if has {
-            found.insert(name.to_owned());
-        }
-    };
+    answers(cpuid)
+        .into_iter()
+        .filter(|(_, has)| *has)
+        .map(|(name, _)| name.to_owned())
+        .collect()
+}
+
+/// Every feature that CPUID could be asked for, and its answer.
+#[must_use]
+pub fn answers<R: CpuIdReader + Clone>(cpuid: &CpuId<R>) -> Vec<(&'static str, bool)> {
+    let mut found = Vec::new();
+    let mut add = |name: &'static str, has: bool| found.push((name, has));
     if let Some(f) = cpuid.get_feature_info() {
         add("sse4_2", f.has_sse42());
         add("avx", f.has_avx());
@@ -124,11 +130,91 @@ pub fn from_cpuid<R: CpuIdReader + Clone>(cpuid: &CpuId<R>) -> BTreeSet<String> 
         add("avx512_vbmi", f.has_avx512vbmi());
         add("gfni", f.has_gfni());
         add("avx_vnni", f.has_avx_vnni());
+        add("avx_vnni_int8", f.has_avx_vnni_int8());
         add("amx_tile", f.has_amx_tile());
         add("amx_int8", f.has_amx_int8());
         add("amx_bf16", f.has_amx_bf16());
     }
     found
+}
+
+/// CPUID of the CPU that this runs on; nothing on other architectures.
+#[cfg(target_arch = "x86_64")]
+#[must_use]
+pub fn running_cpu() -> Vec<(&'static str, bool)> {
+    answers(&CpuId::new())
+}
+
+/// CPUID of the CPU that this runs on; nothing on other architectures.
+#[cfg(not(target_arch = "x86_64"))]
+#[must_use]
+pub fn running_cpu() -> Vec<(&'static str, bool)> {
+    Vec::new()
+}
+
+/// Holds the kernel's list (`common` to all allowed CPUs) against what the running CPU answers. What the processor
+/// denies is taken out of the list; what the kernel does not list stays out, because it may not save those
+/// registers. Either is a warning. A kernel that lists nothing is no witness: then CPUID's answer is the list.
+pub fn confirm(
+    common: &mut Vec<String>,
+    listed_anywhere: &BTreeSet<String>,
+    answers: &[(&'static str, bool)],
+    warnings: &mut Vec<Problem>,
+) {
+    if listed_anywhere.is_empty() {
+        let mut has: Vec<String> = answers.iter().filter(|a| a.1).map(|a| a.0.to_owned()).collect();
+        has.sort();
+        *common = has;
+        return;
+    }
+    let denied: Vec<&str> = answers
+        .iter()
+        .filter(|(name, has)| !has && common.iter().any(|known| known == name))
+        .map(|(name, _)| *name)
+        .collect();
+    let unlisted: Vec<&str> = answers
+        .iter()
+        .filter(|(name, has)| *has && !listed_anywhere.contains(*name))
+        .map(|(name, _)| *name)
+        .collect();
+    common.retain(|name| !denied.contains(&name.as_str()));
+    if !denied.is_empty() {
+        warnings.push(
+            Problem::warning(
+                Code::HardwareUnsure,
+                format!("/proc/cpuinfo lists {}, which the processor itself denies", denied.join(", ")),
+                "nothing: they are not used; a container or emulator may show another machine's /proc/cpuinfo",
+            )
+            .why("using an instruction that is not there ends the process")
+            .at(Place::of("/proc/cpuinfo")),
+        );
+    }
+    if !unlisted.is_empty() {
+        warnings.push(
+            Problem::warning(
+                Code::HardwareUnsure,
+                format!(
+                    "the processor has {}, which the kernel does not list",
+                    unlisted.join(", ")
+                ),
+                "a newer kernel, or one started without `clearcpuid=` or `noxsave`, may allow them",
+            )
+            .why("they are not used, because the kernel may not save their registers")
+            .at(Place::of("/proc/cpuinfo")),
+        );
+    }
+}
+
+/// Features that any CPU has by `/proc/cpuinfo`.
+#[must_use]
+pub fn anywhere(info: &CpuInfo) -> BTreeSet<String> {
+    info.cpus
+        .keys()
+        .filter_map(|&cpu| of_cpu(info, cpu))
+        .fold(BTreeSet::new(), |mut all, next| {
+            all.extend(next);
+            all
+        })
 }
 
 #[cfg(test)]
@@ -149,6 +235,34 @@ mod tests {
         );
         assert_eq!(names("swp neon vfpv3"), ["neon"]);
         assert_eq!(names("fp asimd asimddp asimdhp"), ["dotprod", "fp16", "neon"]);
+    }
+
+    #[test]
+    fn the_kernel_and_the_processor_are_compared() {
+        let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
+        let run = |listed: &[&str], answers: &[(&'static str, bool)]| {
+            let mut common: Vec<String> = set(listed).into_iter().collect();
+            let mut warnings = Vec::new();
+            confirm(&mut common, &set(listed), answers, &mut warnings);
+            (common.join(" "), warnings.len())
+        };
+        let same = run(&["avx2", "amx_fp16"], &[("avx2", true), ("avx512f", false)]);
+        // A feature that CPUID was not asked for stays.
+        assert_eq!(same, ("amx_fp16 avx2".to_owned(), 0));
+        assert_eq!(run(&["avx2"], &[("avx2", false)]), (String::new(), 1));
+        assert_eq!(
+            run(&["avx2"], &[("avx2", true), ("avx512f", true)]),
+            ("avx2".to_owned(), 1)
+        );
+        assert_eq!(
+            run(&["fma"], &[("fma", false), ("avx512f", true)]),
+            (String::new(), 2)
+        );
+        assert_eq!(
+            run(&[], &[("fma", true), ("avx2", true), ("gfni", false)]),
+            ("avx2 fma".to_owned(), 0)
+        );
+        assert_eq!(run(&["neon"], &running_cpu()[..0]), ("neon".to_owned(), 0));
     }
 
     #[test]

@@ -63,9 +63,11 @@ pub fn classify(
     hidden: bool,
     by_cpuid: Option<Vec<(&'static str, CpuSet)>>,
 ) {
+    let folders = root.numbered(CPU_DIR, "cpu");
+    let in_sysfs = |cpu: u32| folders.is_empty() || folders.contains(cpu);
     let traits: BTreeMap<u32, Traits> = online
         .iter()
-        .map(|cpu| (cpu, read_traits(root, info, cpu)))
+        .map(|cpu| (cpu, read_traits(root, info, cpu, in_sysfs(cpu))))
         .collect();
     let stated = by_cpuid.map(|kinds| {
         let count = kinds.len() as u32;
@@ -144,14 +146,10 @@ pub fn explain(topology: &Topology, wsl2: bool, warnings: &mut Vec<Problem>) {
     }
 }
 
-fn read_traits(root: &Root, info: &CpuInfo, cpu: u32) -> Traits {
+fn read_traits(root: &Root, info: &CpuInfo, cpu: u32, in_sysfs: bool) -> Traits {
     let file = |name: &str| format!("{CPU_DIR}/cpu{cpu}/{name}");
     let positive = |name: &str| root.number::<u64>(&file(name)).filter(|&value| value > 0);
     let hex = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
-    let register = root
-        .line(&file("regs/identification/midr_el1"))
-        .and_then(|text| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok())
-        .map(|midr| ((midr >> 24 & 0xff) as u32, (midr >> 4 & 0xfff) as u32));
     let listed = || {
         let fields = info.cpus.get(&cpu)?;
         Some((
@@ -159,6 +157,16 @@ fn read_traits(root: &Root, info: &CpuInfo, cpu: u32) -> Traits {
             hex(fields.get("cpu part")?)?,
         ))
     };
+    if !in_sysfs {
+        return Traits {
+            midr: listed(),
+            ..Traits::default()
+        };
+    }
+    let register = root
+        .line(&file("regs/identification/midr_el1"))
+        .and_then(|text| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok())
+        .map(|midr| ((midr >> 24 & 0xff) as u32, (midr >> 4 & 0xfff) as u32));
     Traits {
         midr: register.or_else(listed),
         capacity: positive("cpu_capacity"),

@@ -4,11 +4,11 @@
 //! Invariant: never guesses: what cannot be known is absent and said in `warnings`; never runs the engine.
 
 mod accelerators;
-mod cgroup;
+pub mod cgroup;
 mod class;
 mod cpu_budget;
 pub mod cpuid;
-mod cpuinfo;
+pub mod cpuinfo;
 pub mod doctor;
 mod environment;
 mod facts;
@@ -16,7 +16,7 @@ pub mod fingerprint;
 pub mod hardware;
 mod isa;
 mod kinds;
-mod memory_budget;
+pub mod memory_budget;
 mod nvidia;
 pub mod report;
 pub mod root;
@@ -98,7 +98,15 @@ pub fn probe(root: &Root) -> Result<Hardware, Problem> {
     kinds::explain(&topology, signs.wsl2, &mut warnings);
     thermal::explain(&thermal, &mut warnings);
     let arch = arch(root, &info);
-    let isa = isa_of(&info, &dumps, &cpus.allowed);
+    let mut isa = isa_of(&info, &dumps, &cpus.allowed);
+    if root.is_live() {
+        isa::confirm(
+            &mut isa,
+            &isa::anywhere(&info),
+            &isa::running_cpu(),
+            &mut warnings,
+        );
+    }
     let has = |feature: &str| isa.iter().any(|name| name == feature);
     // The length that new processes get; the kernel limits it to what every core has.
     let sve_bytes = has("sve")

@@ -117,17 +117,13 @@ impl Root {
     /// The text of a plain file, at most [`MAX_BYTES`]; bytes that are not UTF-8 become `U+FFFD`.
     #[must_use]
     pub fn read(&self, path: &str) -> Option<String> {
-        match self.open(path) {
-            Ok(text) => {
-                self.note(path, Seen::Text(text.clone()));
-                Some(text)
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => {
-                self.note(path, Seen::Unreadable(error.kind().to_string()));
-                None
-            }
-        }
+        let seen = outcome(self.open(path))?;
+        let text = match &seen {
+            Seen::Text(text) => Some(text.clone()),
+            _ => None,
+        };
+        self.note(path, seen);
+        text
     }
 
     /// Opens without following a last symlink first: most files are none, and a look at each would double the time.
@@ -306,6 +302,16 @@ impl Root {
     }
 }
 
+/// What a read gave. Any failure (EACCES on Android, EBUSY of an offline CPU, EIO) is "unknown", and a missing file
+/// leaves no trace.
+fn outcome(read: io::Result<String>) -> Option<Seen> {
+    match read {
+        Ok(text) => Some(Seen::Text(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => Some(Seen::Unreadable(error.kind().to_string())),
+    }
+}
+
 fn components(path: &Path) -> Vec<OsString> {
     path.components()
         .filter_map(|part| match part {
@@ -427,6 +433,24 @@ mod tests {
         assert_eq!(root.read("/sys/a/pipe"), None);
         assert_eq!(root.read("/sys/a"), None);
         assert!(Root::snapshot(&dir.path().join("nothing")).is_err());
+    }
+
+    #[test]
+    fn every_failure_to_read_is_unknown() {
+        use rustix::io::Errno;
+        for errno in [Errno::ACCESS, Errno::BUSY, Errno::IO, Errno::INVAL, Errno::PERM] {
+            let seen = outcome(Err(io::Error::from_raw_os_error(errno.raw_os_error())));
+            assert!(matches!(seen, Some(Seen::Unreadable(_))), "{errno}");
+        }
+        let missing = io::Error::from_raw_os_error(Errno::NOENT.raw_os_error());
+        assert_eq!(outcome(Err(missing)), None);
+        // A live file that opens and then fails to be read, as the files of an offline CPU do.
+        let live = Root::live();
+        assert_eq!(live.read("/proc/self/mem"), None);
+        assert!(matches!(
+            live.seen().get("/proc/self/mem"),
+            Some(Seen::Unreadable(_))
+        ));
     }
 
     #[test]

@@ -70,13 +70,27 @@ pub fn of(root: &Root, path: &Path) -> Option<Storage> {
     })
 }
 
+impl std::fmt::Display for Storage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let behaviour = match self.kind {
+            StorageKind::Tmpfs => "memory",
+            StorageKind::Overlay => "the container's own layer, lost with the container",
+            StorageKind::Network => "network",
+            StorageKind::Rotational => "spinning disk",
+            StorageKind::SolidState => "solid state",
+            StorageKind::Unknown => "kind of disk unknown",
+        };
+        write!(f, "{} ({}; {behaviour})", self.mount, self.file_system)
+    }
+}
+
 /// What a person should know before mapping a model from there.
 #[must_use]
 pub fn explain(storage: &Storage) -> Option<Problem> {
     let (why, remedy) = match storage.kind {
         StorageKind::Tmpfs => (
-            "the file itself fills memory, and mapping it does not need a second copy but cannot be dropped either",
-            "keep the model on a disk if memory is short",
+            "the file fills memory for as long as it exists, and the kernel cannot drop its pages when memory runs short",
+            "keep the model on a disk",
         ),
         StorageKind::Network => (
             "the first use of every page waits for the network, and a lost connection ends the process",
@@ -129,12 +143,23 @@ fn parse(line: &str) -> Option<Entry> {
     })
 }
 
-/// A partition has no queue of its own; its parent folder has.
+/// A partition has no queue of its own; its parent folder has. Disks of virtual machines say "rotational" by
+/// default, whatever is below them, so that only "not rotational" is believed of them.
 fn rotational(root: &Root, device: &str) -> Option<bool> {
-    ["queue/rotational", "../queue/rotational"]
+    let folder = format!("/sys/dev/block/{device}");
+    let spins = ["queue/rotational", "../queue/rotational"]
         .iter()
-        .find_map(|file| root.number::<u8>(&format!("/sys/dev/block/{device}/{file}")))
-        .map(|flag| flag == 1)
+        .find_map(|file| root.number::<u8>(&format!("{folder}/{file}")))?
+        == 1;
+    let event = root.read(&format!("{folder}/uevent")).unwrap_or_default();
+    let name = event
+        .lines()
+        .find_map(|line| line.strip_prefix("DEVNAME="))
+        .unwrap_or("");
+    let told_nothing = ["vd", "xvd", "nbd", "loop", "ram", "zram", "pmem"]
+        .iter()
+        .any(|prefix| name.starts_with(prefix));
+    (!spins || !told_nothing).then_some(spins)
 }
 
 #[cfg(test)]
@@ -152,8 +177,10 @@ mod tests {
         };
         write(
             "proc/self/mountinfo",
-            "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:5 / /dev/shm rw - tmpfs tmpfs rw\n3 1 0:6 / /mnt/a\\040b rw - nfs4 host:/x rw\n4 1 259:2 / /data rw - xfs /dev/nvme0n1p2 rw\n",
+            "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:5 / /dev/shm rw - tmpfs tmpfs rw\n3 1 0:6 / /mnt/a\\040b rw - nfs4 host:/x rw\n4 1 259:2 / /data rw - xfs /dev/nvme0n1p2 rw\n5 1 254:0 / /vm rw - ext4 /dev/vda rw\n",
         );
+        write("sys/devices/vda/queue/rotational", "1\n");
+        write("sys/devices/vda/uevent", "MAJOR=254\nMINOR=0\nDEVNAME=vda\n");
         write("sys/devices/sda/queue/rotational", "1\n");
         write("sys/devices/sda/sda1/dev", "8:1\n");
         write("sys/devices/nvme/queue/rotational", "0\n");
@@ -161,12 +188,15 @@ mod tests {
         let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, dir.path().join(at)).unwrap();
         link("../../devices/sda/sda1", "sys/dev/block/8:1");
         link("../../devices/nvme", "sys/dev/block/259:2");
+        link("../../devices/vda", "sys/dev/block/254:0");
         let root = Root::snapshot(dir.path()).unwrap();
         let kind = |path: &str| of(&root, Path::new(path)).map(|storage| storage.kind);
         assert_eq!(kind("/models/x.gguf"), Some(StorageKind::Rotational));
         assert_eq!(kind("/dev/shm/x"), Some(StorageKind::Tmpfs));
         assert_eq!(kind("/mnt/a b/x"), Some(StorageKind::Network));
         assert_eq!(kind("/data/x"), Some(StorageKind::SolidState));
+        // A virtual disk's default says nothing.
+        assert_eq!(kind("/vm/x"), Some(StorageKind::Unknown));
         assert!(explain(&of(&root, Path::new("/mnt/a b/x")).unwrap()).is_some());
     }
 }

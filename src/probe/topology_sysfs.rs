@@ -43,7 +43,12 @@ impl<'a> SysfsReader<'a> {
         let mut packages = BTreeMap::new();
         let mut dies = BTreeMap::new();
         let mut caches: BTreeMap<u8, BTreeMap<u32, (CpuSet, Option<Bytes>)>> = BTreeMap::new();
-        for cpu in online.iter() {
+        // CPUs without a folder state nothing; an empty list may be a folder that cannot be listed (Android).
+        let folders = self.root.numbered(CPU_DIR, "cpu");
+        for cpu in online
+            .iter()
+            .filter(|&cpu| folders.is_empty() || folders.contains(cpu))
+        {
             let folder = format!("{CPU_DIR}/cpu{cpu}/topology");
             // The newer name first; the older one means the same set.
             let put = |into: &mut BTreeMap<u32, CpuSet>, names: [&str; 2]| {

@@ -235,7 +235,14 @@ fn a_captured_machine_probes_as_this_one() {
     let report = sandbox.json(&["doctor", "--json", "--capture", &folder]);
     assert_eq!(
         keys(&report),
-        ["version", "features", "environment", "facts", "checks"]
+        [
+            "version",
+            "features",
+            "environment",
+            "facts",
+            "checks",
+            "raw_inputs"
+        ]
     );
     let there = sandbox.json(&["probe", "--json", "--sysroot", &folder]);
     for fact in ["logical_cpus_online", "cores", "packages"] {

@@ -15,6 +15,9 @@ mod fetch;
 mod model;
 mod plan;
 mod probe;
+#[cfg(target_os = "linux")]
+mod probe_cgroup;
+mod probe_damaged;
 mod probe_robust;
 mod server;
 mod support;

@@ -18,6 +18,7 @@ fn probe_at(dir: &Path) -> Hardware {
 const NOT_FACTS: &[&str] = &[
     "id",
     "title",
+    "source",
     "note",
     "must_not",
     "decode_threads",
@@ -88,22 +89,44 @@ fn holds(have: &Value, want: &Value) -> bool {
     }
 }
 
+/// Machine fixtures: our own, and the shared ones where they are. Name and root folder, in order.
+pub fn machines(test: &str) -> Vec<(String, PathBuf)> {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/machines");
+    let mut found = machines_in(&ours);
+    found.extend(
+        shared(test, "fixtures")
+            .into_iter()
+            .flat_map(|folder| machines_in(&folder)),
+    );
+    found
+}
+
+fn machines_in(folder: &Path) -> Vec<(String, PathBuf)> {
+    let mut found: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.join("fsroot").is_dir())
+        .map(|path| {
+            (
+                path.file_name().unwrap().to_string_lossy().into_owned(),
+                path.join("fsroot"),
+            )
+        })
+        .collect();
+    found.sort();
+    found
+}
+
 #[test]
 fn every_machine_fixture_holds() {
-    let Some(fixtures) = shared("every_machine_fixture_holds", "fixtures") else {
-        return;
-    };
     let mut faults = Vec::new();
-    let mut count = 0;
-    for entry in fs::read_dir(fixtures).unwrap() {
-        let folder = entry.unwrap().path();
-        if !folder.join("fsroot").is_dir() {
-            continue;
-        }
-        count += 1;
-        let expected: Value = serde_json::from_slice(&fs::read(folder.join("expect.json")).unwrap()).unwrap();
-        let facts = probe::facts(&probe_at(&folder.join("fsroot")));
-        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+    let mut environments = std::collections::BTreeSet::new();
+    let all = machines("every_machine_fixture_holds");
+    for (name, folder) in &all {
+        let expected = folder.parent().unwrap().join("expect.json");
+        let expected: Value = serde_json::from_slice(&fs::read(expected).unwrap()).unwrap();
+        let facts = probe::facts(&probe_at(folder));
+        environments.extend(expected["environment"].as_str().map(str::to_owned));
         faults.extend(
             compare(&facts, &expected)
                 .into_iter()
@@ -121,8 +144,25 @@ fn every_machine_fixture_holds() {
             }
         }
     }
-    assert!(count >= 20, "only {count} machine fixtures were found");
+    assert!(all.len() >= 20, "only {} machine fixtures were found", all.len());
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+    for environment in [
+        "bare",
+        "vm",
+        "docker",
+        "podman",
+        "kubernetes",
+        "lxc",
+        "wsl2",
+        "gvisor",
+        "termux",
+        "jetson",
+    ] {
+        assert!(
+            environments.contains(environment),
+            "no fixture is of {environment}"
+        );
+    }
 }
 
 #[test]

@@ -1,34 +1,17 @@
-//! The probe's other promises: captures replay, nothing private is in them, damaged trees do no harm, and the live
+//! The probe's other promises: captures replay, nothing private is in them, saved machines are checked, and the live
 //! machine agrees with the usual tools.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use edge_deploy::probe::{self, Hardware, Root, doctor, report};
 use serde_json::Value;
 
+use crate::probe::machines;
+use crate::probe_damaged::{Tree, read_tree, write_tree};
+#[cfg(feature = "hwloc")]
 use crate::support::shared;
-
-fn machines(test: &str) -> Vec<(String, PathBuf)> {
-    let Some(fixtures) = shared(test, "fixtures") else {
-        return Vec::new();
-    };
-    let mut found: Vec<_> = fs::read_dir(fixtures)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.join("fsroot").is_dir())
-        .map(|path| {
-            (
-                path.file_name().unwrap().to_string_lossy().into_owned(),
-                path.join("fsroot"),
-            )
-        })
-        .collect();
-    found.sort();
-    found
-}
 
 fn probe_at(folder: &Path) -> (Root, Hardware) {
     let root = Root::snapshot(folder).unwrap();
@@ -42,12 +25,17 @@ fn a_capture_of_every_fixture_gives_the_same_facts() {
         let (root, hardware) = probe_at(&folder);
         let dir = tempfile::tempdir().unwrap();
         let count = doctor::capture(&root, dir.path()).unwrap();
-        assert!(count > 5, "{name}: only {count} files");
+        assert!(count > 3, "{name}: only {count} files");
         let (_, again) = probe_at(dir.path());
+        // Names of control groups are replaced in the capture: how deep a file lies, and its name, must stay.
+        let group = regex::Regex::new(r#"/sys/fs/cgroup(?:/[^/\s)\"]+)+"#).unwrap();
         let facts = |hardware: &Hardware| {
             let text = probe::facts(hardware).to_string();
-            // Names of containers are replaced in the capture.
-            text.replace("/kubepods/podX/ctr/", "/kubepods/pod1/group-2/")
+            let depth_and_file = |found: &regex::Captures<'_>| {
+                let parts: Vec<&str> = found[0].split('/').collect();
+                format!("{} {}", parts.len(), parts[parts.len() - 1])
+            };
+            group.replace_all(&text, depth_and_file).into_owned()
         };
         assert_eq!(facts(&again), facts(&hardware), "{name}");
         assert!(
@@ -59,34 +47,6 @@ fn a_capture_of_every_fixture_gives_the_same_facts() {
             page.contains("memory") && page.contains("cpus"),
             "{name}:\n{page}"
         );
-    }
-}
-
-/// Files of a small machine, by path.
-type Tree = BTreeMap<String, Vec<u8>>;
-
-fn read_tree(folder: &Path) -> Tree {
-    let mut tree = Tree::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(at) = folders.pop() {
-        for entry in fs::read_dir(at).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let name = path.strip_prefix(folder).unwrap().to_string_lossy().into_owned();
-                tree.insert(name, fs::read(&path).unwrap());
-            }
-        }
-    }
-    tree
-}
-
-fn write_tree(folder: &Path, tree: &Tree) {
-    for (path, bytes) in tree {
-        let path = folder.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
     }
 }
 
@@ -144,116 +104,6 @@ fn private_data_stays_out() {
     }
     let (_, again) = probe_at(target.path());
     assert_eq!(again.memory.limit_bytes, hardware.memory.limit_bytes);
-}
-
-/// A small generator with a fixed seed, so that a failing tree can be made again.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % sides
-    }
-}
-
-fn mutate(tree: &mut Tree, links: &mut Vec<(String, String)>, dice: &mut Dice) {
-    let names: Vec<String> = tree.keys().cloned().collect();
-    for _ in 0..=dice.roll(12) {
-        let name = &names[dice.roll(names.len())];
-        let Some(bytes) = tree.get(name).cloned() else {
-            continue;
-        };
-        let replacement: Vec<u8> = match dice.roll(10) {
-            0 => {
-                tree.remove(name);
-                continue;
-            }
-            1 => Vec::new(),
-            2 => bytes[..dice.roll(bytes.len() + 1)].to_vec(),
-            3 => (0..64).map(|_| dice.roll(256) as u8).collect(),
-            4 => b"-1\n".to_vec(),
-            5 => b"99999999999999999999999\n".to_vec(),
-            6 => b"0-65535,0-65535\n".to_vec(),
-            7 => "ffffffff,".repeat(3000).into_bytes(),
-            8 => {
-                tree.remove(name);
-                let target = name.rsplit('/').next().unwrap().to_owned();
-                links.push((name.clone(), target));
-                continue;
-            }
-            _ => {
-                let mut flipped = bytes;
-                if !flipped.is_empty() {
-                    let at = dice.roll(flipped.len());
-                    flipped[at] ^= 1 << dice.roll(8);
-                }
-                flipped
-            }
-        };
-        tree.insert(name.clone(), replacement);
-    }
-}
-
-#[test]
-fn damaged_trees_do_no_harm() {
-    let outside = tempfile::tempdir().unwrap();
-    fs::write(
-        outside.path().join("meminfo"),
-        "MemTotal: 4242424242 kB\nMemAvailable: 4242424242 kB\n",
-    )
-    .unwrap();
-    for (name, folder) in machines("damaged_trees_do_no_harm") {
-        let whole = read_tree(&folder);
-        if whole.len() > 200 {
-            continue;
-        }
-        for seed in 0..6 {
-            let mut dice = Dice(seed);
-            let mut tree = whole.clone();
-            let mut links = Vec::new();
-            mutate(&mut tree, &mut links, &mut dice);
-            let dir = tempfile::tempdir().unwrap();
-            write_tree(dir.path(), &tree);
-            for (from, to) in links {
-                let from = dir.path().join(from);
-                fs::create_dir_all(from.parent().unwrap()).unwrap();
-                std::os::unix::fs::symlink(to, from).unwrap();
-            }
-            if seed % 3 == 0 {
-                let meminfo = dir.path().join("proc/meminfo");
-                // It may be gone already.
-                let _ = fs::remove_file(&meminfo);
-                fs::create_dir_all(dir.path().join("proc")).unwrap();
-                std::os::unix::fs::symlink(outside.path().join("meminfo"), &meminfo).unwrap();
-            }
-            let Ok(root) = Root::snapshot(dir.path()) else {
-                continue;
-            };
-            // Either an answer or a problem; an answer has cores, stays inside, and can be saved and loaded.
-            match probe::probe(&root) {
-                Err(problem) => assert!(!problem.remedy.is_empty(), "{name} seed {seed}"),
-                Ok(hardware) => {
-                    assert!(!hardware.topology.cores.is_empty(), "{name} seed {seed}");
-                    assert!(!hardware.topology.kinds.is_empty(), "{name} seed {seed}");
-                    assert_ne!(
-                        hardware.memory.total_bytes.0,
-                        4_242_424_242 * 1024,
-                        "{name} seed {seed}"
-                    );
-                    assert!(!report::page(&hardware).is_empty());
-                    assert!(probe::facts(&hardware).is_object());
-                    let file = outside.path().join("saved.json");
-                    hardware.save(&file).unwrap();
-                    let loaded = Hardware::load(&file).unwrap_or_else(|p| panic!("{name} seed {seed}: {p}"));
-                    assert_eq!(loaded.cpus, hardware.cpus);
-                    assert_eq!(loaded.fingerprint, hardware.fingerprint);
-                }
-            }
-        }
-    }
 }
 
 #[test]
