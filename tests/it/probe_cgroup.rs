@@ -5,6 +5,7 @@
 //! Needs writable v1 controllers (`cpu`, `cpuset`, `memory`) or a v2 tree with them, usually only root has either;
 //! elsewhere each part is skipped aloud.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -67,7 +68,8 @@ fn group(controller: &str, test: &str) -> io::Result<(Group, bool)> {
 fn inside(groups: &[&Group], command: &str) -> String {
     let mut script = String::from("set -e\n");
     for group in groups {
-        script += &format!("echo $$ > '{}/cgroup.procs'\n", group.0.display());
+        // Writing to a String cannot fail.
+        let _ = writeln!(script, "echo $$ > '{}/cgroup.procs'", group.0.display());
     }
     let output = Command::new("sh")
         .args(["-c", &(script + "exec " + command)])

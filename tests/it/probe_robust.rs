@@ -21,14 +21,14 @@ fn probe_at(folder: &Path) -> (Root, Hardware) {
 
 #[test]
 fn a_capture_of_every_fixture_gives_the_same_facts() {
+    // Names of control groups are replaced in the capture: how deep a file lies, and its name, must stay.
+    let group = regex::Regex::new(r#"/sys/fs/cgroup(?:/[^/\s)\"]+)+"#).unwrap();
     for (name, folder) in machines("a_capture_of_every_fixture_gives_the_same_facts") {
         let (root, hardware) = probe_at(&folder);
         let dir = tempfile::tempdir().unwrap();
         let count = doctor::capture(&root, dir.path()).unwrap();
         assert!(count > 3, "{name}: only {count} files");
         let (_, again) = probe_at(dir.path());
-        // Names of control groups are replaced in the capture: how deep a file lies, and its name, must stay.
-        let group = regex::Regex::new(r#"/sys/fs/cgroup(?:/[^/\s)\"]+)+"#).unwrap();
         let facts = |hardware: &Hardware| {
             let text = probe::facts(hardware).to_string();
             let depth_and_file = |found: &regex::Captures<'_>| {
