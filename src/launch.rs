@@ -234,7 +234,12 @@ pub fn fetch_and_decide(
 /// Takes the planned address, before anything is loaded, so that a port in use costs no time.
 pub fn bind(plan: &Plan) -> Result<TcpListener, Problem> {
     let (host, port) = (&plan.server.host, plan.server.port);
-    TcpListener::bind((host.as_str(), port)).map_err(|error| {
+    // In URLs an IPv6 address stands in brackets.
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(host);
+    TcpListener::bind((bare, port)).map_err(|error| {
         let remedy = match error.kind() {
             std::io::ErrorKind::AddrInUse => {
                 "stop what listens there (`ss -ltnp` shows it), or give another port: `--port 0` takes any free one"

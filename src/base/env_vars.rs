@@ -3,6 +3,8 @@
 //! In: the process environment, read here and nowhere else. Out: values as text.
 //! Invariant: `std::env::var` appears only in this file (the architecture test checks it).
 
+use super::{Code, Place, Problem};
+
 /// One variable: its name and the line the reference page shows.
 #[derive(Clone, Copy, Debug)]
 pub struct EnvVar {
@@ -56,6 +58,23 @@ pub const KEY_PREFIX: &str = "EDGE_DEPLOY__";
 #[must_use]
 pub fn get(var: EnvVar) -> Option<String> {
     std::env::var(var.name).ok().filter(|value| !value.is_empty())
+}
+
+/// As [`get`], for a value that must not be missed: one that is not Unicode is refused instead of left out.
+///
+/// # Errors
+/// `bad_value`.
+pub fn text(var: EnvVar) -> Result<Option<String>, Problem> {
+    match std::env::var(var.name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => Err(Problem::new(
+            Code::BadValue,
+            format!("the value of {} is not UTF-8", var.name),
+            "set it to plain text, or unset it",
+        )
+        .at(Place::of(var.name))),
+    }
 }
 
 /// All variables that set profile keys, sorted by name.

@@ -182,7 +182,8 @@ fn cached() -> Check {
             }
             let needed = catalogue::find(catalogue::DEFAULT).map_or(0, |named| named.bytes * 2);
             if here.is_empty()
-                && let Err(problem) = cache::require_space(existing, needed)
+                && let Err(problem) =
+                    cache::require_folder(existing).and_then(|()| cache::require_space(existing, needed))
             {
                 problems.push(problem);
             }

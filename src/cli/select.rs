@@ -35,12 +35,12 @@ pub(super) fn wanted(select: &Select, listen: &Listen) -> Result<Wanted, Problem
         ("--port", "server.port", &listen.port),
     ] {
         if let Some(value) = value {
-            flags.push(self::flag(flag, key, value));
+            flags.push(self::flag(flag, key, given(flag, value)?));
         }
     }
     if let Some(key) = &listen.api_key {
-        flags.push(flag("--api-key", "server.api_key", key));
-    } else if let Some(key) = env_vars::get(env_vars::API_KEY) {
+        flags.push(flag("--api-key", "server.api_key", given("--api-key", key)?));
+    } else if let Some(key) = env_vars::text(env_vars::API_KEY)? {
         flags.push(flag(env_vars::API_KEY.name, "server.api_key", &key));
     }
     Ok(Wanted {
@@ -68,6 +68,18 @@ pub(super) fn machine(sysroot: Option<&std::path::Path>, hardware: Option<&std::
 pub(super) fn decide(wanted: &Wanted) -> Result<Decided, Problems> {
     let card = launch::card(&wanted.model, &Cache::open()?)?;
     launch::decide(wanted, launch::machine(&wanted.machine)?, &card)
+}
+
+/// A flag's value, which an unset shell variable would leave empty: for a key that would open the server.
+fn given<'a>(flag: &str, value: &'a str) -> Result<&'a str, Problem> {
+    if value.trim().is_empty() {
+        return Err(bad_flag(
+            flag,
+            format!("`{flag}` has an empty value"),
+            "give a value, or leave the flag out",
+        ));
+    }
+    Ok(value)
 }
 
 fn flag(flag: &str, key: &str, value: &str) -> Flag {

@@ -143,6 +143,22 @@ fn zero(profile: &Profile, policy: &Policy, spots: &BTreeMap<KeyPath, Spot>, fou
             stage.kv_bytes.map(|bytes| bytes.0),
         )
     }));
+    let contexts = profile
+        .stages
+        .iter()
+        .map(|(name, stage)| (format!("stages.{name}.context"), stage.context));
+    for (key, _) in std::iter::once(("model.context".to_owned(), profile.model.context))
+        .chain(contexts)
+        .filter(|(_, tokens)| *tokens == Some(1))
+    {
+        let mut problem = Problem::new(
+            Code::BadValue,
+            format!("`{key}` is 1, but a prompt and its answer take a token each"),
+            "write at least 2",
+        );
+        problem.place = spots.get(&KeyPath::new(&key)).map(|spot| spot.shown("1", &[]));
+        found.push(problem);
+    }
     for (key, _) in values.iter().filter(|(_, value)| *value == Some(0)) {
         let place = spots.get(&KeyPath::new(key)).map(|spot| spot.shown("0", &[]));
         let mut problem = Problem::new(

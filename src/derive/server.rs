@@ -10,8 +10,9 @@ use crate::probe::hardware::Environment;
 
 /// Requests that may wait for each one running.
 const QUEUE_PER_SEQ: usize = 16;
-/// Largest request body: room for a prompt of several million characters.
-const MAX_BODY: Bytes = Bytes::mib(16);
+/// Body that is always taken: a million characters are more than most contexts hold. What is read from it can take
+/// many times its size, so more is allowed only where the context needs it.
+const LEAST_BODY: Bytes = Bytes::mib(1);
 /// Bytes of a request that one token of context can stand for, JSON escapes included.
 const BODY_BYTES_PER_TOKEN: u64 = 64;
 const READ_TIMEOUT: Millis = Millis(30_000);
@@ -95,7 +96,7 @@ pub fn choose(
         .at(pin.place.clone()));
     }
     let body = Bytes(
-        MAX_BODY
+        LEAST_BODY
             .0
             .max((context as u64).saturating_mul(BODY_BYTES_PER_TOKEN)),
     );
@@ -119,7 +120,7 @@ pub fn choose(
             "server.body",
             body,
             format!(
-                "the greater of {MAX_BODY} and {BODY_BYTES_PER_TOKEN} bytes for each of {context} tokens"
+                "the greater of {LEAST_BODY} and {BODY_BYTES_PER_TOKEN} bytes for each of {context} tokens"
             ),
         ),
         read_timeout_ms: pin_or(

@@ -69,6 +69,16 @@ pub fn make_folder(folder: &Path) -> Result<(), Problem> {
     fs::create_dir_all(folder).map_err(|error| file_problem("make the folder", folder, &error))
 }
 
+/// Whether `existing` is a folder that this user may write to.
+pub fn require_folder(existing: &Path) -> Result<(), Problem> {
+    use rustix::fs::{Access, access};
+    let problem = |error: &std::io::Error| file_problem("use as the cache folder", existing, error);
+    if !existing.is_dir() {
+        return Err(problem(&std::io::Error::from(std::io::ErrorKind::NotADirectory)));
+    }
+    access(existing, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| problem(&error.into()))
+}
+
 /// `path` with `suffix` behind its whole name.
 #[must_use]
 pub fn beside(path: &Path, suffix: &str) -> PathBuf {

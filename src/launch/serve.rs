@@ -19,6 +19,8 @@ use crate::server::{self, ServerOptions, ServerState};
 
 /// Threads that read requests and write answers; the work is done by the engine's own.
 const HTTP_THREADS: usize = 2;
+/// Threads that turn prompts into tokens. More would only hold more long prompts in memory at once.
+const TEXT_THREADS: usize = 4;
 
 /// Fetches, loads and serves `decided` on `listener`. `announce` is called once everything is ready.
 pub fn serve(
@@ -33,6 +35,7 @@ pub fn serve(
     listener.set_nonblocking(true).map_err(|error| system(&error))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(HTTP_THREADS)
+        .max_blocking_threads(TEXT_THREADS)
         .thread_name("http")
         .enable_all()
         .build()
@@ -68,9 +71,10 @@ pub fn serve(
     if strict && !ready.differences.is_empty() {
         return Err(Problems(ready.differences));
     }
-    announce(&ready, address)?;
+    // First ready, then announced: whoever reads the announcement may ask at once.
     loaded.store(true, Ordering::Relaxed);
-    state.set_ready(ready.handle)?;
+    state.set_ready(ready.handle.clone())?;
+    announce(&ready, address)?;
     runtime.block_on(serving).map_err(|error| {
         Problem::new(
             Code::Internal,

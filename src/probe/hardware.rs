@@ -74,6 +74,10 @@ impl Hardware {
             Problem::new(Code::FileAccess, what, SAVED_REMEDY).at(place())
         };
         let mut bytes = Vec::new();
+        // A pipe would be waited for, and a device has no end.
+        if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+            return Err(unreadable(std::io::Error::other("it is not a regular file")));
+        }
         let file = std::fs::File::open(path).map_err(unreadable)?;
         file.take(MAX_FILE_BYTES + 1)
             .read_to_end(&mut bytes)

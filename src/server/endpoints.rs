@@ -24,7 +24,7 @@ const MAX_PROMPTS: usize = 16;
 
 /// `POST /v1/chat/completions`
 pub async fn chat(State(state): State<Arc<ServerState>>, request: Request) -> Result<Response, ApiError> {
-    let request: ChatRequest = body::read(&state, request).await?;
+    let (request, held) = body::read::<ChatRequest>(&state, request).await?;
     state.check_model(request.model.as_deref())?;
     let asked = validate::chat(&request, &state.sampling, state.fresh_number())?;
     let messages = validate::messages(&request.messages)?;
@@ -44,6 +44,7 @@ pub async fn chat(State(state): State<Arc<ServerState>>, request: Request) -> Re
             variables,
         };
         let prompt = template.prompt(engine.tokenizer(), &messages, &options);
+        drop((messages, held));
         prompt.map_err(|problem| ApiError::from(problem).naming("messages"))
     })
     .await?;
@@ -55,7 +56,7 @@ pub async fn completions(
     State(state): State<Arc<ServerState>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let request: CompletionRequest = body::read(&state, request).await?;
+    let (request, held) = body::read::<CompletionRequest>(&state, request).await?;
     state.check_model(request.model.as_deref())?;
     let asked = validate::completion(&request, &state.sampling, state.fresh_number())?;
     let prompts = match request.prompt {
@@ -75,7 +76,12 @@ pub async fn completions(
     let handle = state.ready()?.clone();
     let engine = handle.clone();
     let (echo, n) = (request.echo.unwrap_or(false), asked.n);
-    let (prompts, echoes) = blocking(move || tokenised(&engine, prompts, echo, n)).await?;
+    let (prompts, echoes) = blocking(move || {
+        let outcome = tokenised(&engine, prompts, echo, n);
+        drop(held);
+        outcome
+    })
+    .await?;
     respond(&state, &handle, Shape::Completion, asked, prompts, echoes).await
 }
 

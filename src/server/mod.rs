@@ -49,7 +49,7 @@ const MAX_HEADERS: usize = 64;
 /// Most bytes of request line and headers.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 /// After the engine's own grace, what connections get to send their last bytes.
-const LAST_BYTES: Duration = Duration::from_secs(2);
+const LAST_BYTES: Duration = Duration::from_secs(5);
 /// Pause after a failed accept (no file descriptors left), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -104,12 +104,14 @@ pub async fn serve(
             engine.shutdown(grace);
         }
     });
+    // A client that holds back its request must not hold up the end: without work left, only last bytes are waited for.
+    let finished = finish.await;
     let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(grace + LAST_BYTES, drained).await.is_err() {
-        tracing::warn!("connections were still open after the shutdown grace; they are cut");
+    if tokio::time::timeout(LAST_BYTES, drained).await.is_err() {
+        tracing::warn!("connections were still open after the last answer; they are cut");
     }
     connections.shutdown().await;
-    finish.await.map_err(|failure| panicked(&failure))
+    finished.map_err(|failure| panicked(&failure))
 }
 
 async fn accept(

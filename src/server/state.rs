@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::auth::Key;
+use super::body::Bodies;
 use super::errors::ApiError;
 use crate::base::{Bytes, Code, Millis, Problem};
 use crate::engine::Handle;
@@ -48,6 +49,7 @@ pub struct ServerState {
     pub created: u64,
     /// Requests by route and status.
     pub http: HttpCounters,
+    pub(super) bodies: Bodies,
     pub(super) key: Option<Key>,
     pub(super) cors_origins: Vec<String>,
     handle: OnceLock<Handle>,
@@ -88,6 +90,7 @@ impl ServerState {
             shutdown_grace: plan.deadlines.shutdown_ms,
             created: unix_seconds(),
             http: HttpCounters::default(),
+            bodies: Bodies::default(),
             key,
             cors_origins: options.cors_origins,
             handle: OnceLock::new(),

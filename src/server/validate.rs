@@ -60,6 +60,8 @@ struct Shared<'a> {
     seed: Option<i64>,
     ignore_eos: Option<bool>,
     response_format: Option<&'a Value>,
+    /// Fields that are refused when they ask for something.
+    extensions: [(&'static str, Option<&'a Value>); 11],
 }
 
 macro_rules! shared {
@@ -80,6 +82,19 @@ macro_rules! shared {
             seed: $request.seed,
             ignore_eos: $request.ignore_eos,
             response_format: $request.response_format.as_ref(),
+            extensions: [
+                ("guided_json", $request.guided_json.as_ref()),
+                ("guided_regex", $request.guided_regex.as_ref()),
+                ("guided_choice", $request.guided_choice.as_ref()),
+                ("guided_grammar", $request.guided_grammar.as_ref()),
+                ("structured_outputs", $request.structured_outputs.as_ref()),
+                ("json_schema", $request.json_schema.as_ref()),
+                ("grammar", $request.grammar.as_ref()),
+                ("min_tokens", $request.min_tokens.as_ref()),
+                ("stop_token_ids", $request.stop_token_ids.as_ref()),
+                ("bad_words", $request.bad_words.as_ref()),
+                ("use_beam_search", $request.use_beam_search.as_ref()),
+            ],
         }
     };
 }
@@ -154,6 +169,7 @@ pub fn completion(
             "leave `suffix` out",
         ));
     }
+    refuse_given("tools", request.tools.as_ref(), &[])?;
     let logprobs = request
         .logprobs
         .map(|count| within("logprobs", count, 0, 5))
@@ -194,6 +210,9 @@ fn common(
                 "use `text` and check the answer yourself",
             ));
         }
+    }
+    for (name, value) in shared.extensions {
+        refuse_given(name, value, &[])?;
     }
     let stream = shared.stream.unwrap_or(false);
     if shared.stream_options.is_some() && !stream {
@@ -266,7 +285,8 @@ fn shown(value: Option<&Value>) -> String {
 /// Refuses a field that asks for something, unless it is empty or one of `harmless`.
 fn refuse_given(name: &str, value: Option<&Value>, harmless: &[&str]) -> Result<(), ApiError> {
     let asks = match value {
-        None | Some(Value::Null) => false,
+        None | Some(Value::Null | Value::Bool(false)) => false,
+        Some(Value::Number(number)) => number.as_f64() != Some(0.0),
         Some(Value::Array(items)) => !items.is_empty(),
         Some(Value::String(text)) => !harmless.contains(&text.as_str()),
         Some(_) => true,
@@ -302,7 +322,11 @@ fn range(name: &str, value: Option<f64>, default: f32, least: f64, most: f64) ->
     };
     Err(ApiError::invalid(
         name,
-        format!("`{name}` is {value}"),
+        if value.abs() < 1e9 {
+            format!("`{name}` is {value}")
+        } else {
+            format!("`{name}` is {value:e}")
+        },
         format!("send {shown_least} to {most}"),
     ))
 }
@@ -338,7 +362,9 @@ fn biases(given: Option<&BTreeMap<String, f64>>) -> Result<Vec<(u32, f32)>, ApiE
     let mut biases = Vec::new();
     for (id, &bias) in given {
         let name = || format!("logit_bias.{}", id.chars().take(20).collect::<String>());
-        let token = id.parse::<u32>().map_err(|_| {
+        // One spelling for each id, so that no id can have two biases.
+        let token = id.parse::<u32>().ok().filter(|token| token.to_string() == *id);
+        let token = token.ok_or_else(|| {
             ApiError::invalid(
                 name(),
                 "a key of `logit_bias` is not a token id",

@@ -4,8 +4,12 @@
 //! fields that would change the answer and are not built are listed here and refused by `validate`.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
 
 use schemars::JsonSchema;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -72,7 +76,7 @@ pub enum Content {
     /// A text.
     Text(String),
     /// Parts; only `text` parts are served.
-    Parts(Vec<Part>),
+    Parts(#[serde(deserialize_with = "objects")] Vec<Part>),
 }
 
 /// One part of a message's content.
@@ -84,6 +88,39 @@ pub struct Part {
     /// The text of a `text` part.
     #[serde(default)]
     pub text: Option<String>,
+}
+
+/// Something that only a JSON object stands for: derived structs would take an array for their fields in order.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        struct Reader<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                out.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        input.deserialize_map(Reader(PhantomData))
+    }
+}
+
+/// A list of objects.
+fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(input: D) -> Result<Vec<T>, D::Error> {
+    let objects: Vec<Object<T>> = Deserialize::deserialize(input)?;
+    Ok(objects.into_iter().map(|Object(value)| value).collect())
+}
+
+/// An object, or `null` for absent.
+fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(input: D) -> Result<Option<T>, D::Error> {
+    let object: Option<Object<T>> = Deserialize::deserialize(input)?;
+    Ok(object.map(|Object(value)| value))
 }
 
 /// A field that may be of any kind; `null` counts as absent.
@@ -108,6 +145,7 @@ macro_rules! request {
             /// Send the answer as it is made, as server-sent events.
             pub stream: Option<bool>,
             /// Asked of a streamed answer.
+            #[serde(deserialize_with = "object")]
             pub stream_options: Option<StreamOptions>,
             /// Up to four texts that end the answer.
             pub stop: Option<OneOrMany>,
@@ -136,6 +174,39 @@ macro_rules! request {
             /// Not served; refused unless `text`.
             #[serde(deserialize_with = "present")]
             pub response_format: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub guided_json: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub guided_regex: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub guided_choice: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub guided_grammar: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub structured_outputs: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub json_schema: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub grammar: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub min_tokens: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub stop_token_ids: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub bad_words: Option<Value>,
+            /// Other servers' extension, not served; refused when it asks for something.
+            #[serde(deserialize_with = "present")]
+            pub use_beam_search: Option<Value>,
         }
     };
 }
@@ -144,6 +215,7 @@ request! {
     /// Body of `POST /v1/chat/completions`.
     ChatRequest {
         /// The chat so far.
+        #[serde(deserialize_with = "objects")]
         messages: Vec<Message>,
         /// Most tokens to generate; the newer name.
         max_completion_tokens: Option<u64>,
@@ -190,5 +262,8 @@ request! {
         best_of: Option<u64>,
         /// Not served; refused when not empty.
         suffix: Option<String>,
+        /// Not served; refused when not empty.
+        #[serde(deserialize_with = "present")]
+        tools: Option<Value>,
     }
 }

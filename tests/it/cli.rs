@@ -173,6 +173,12 @@ fn wrong_flags_and_settings_have_their_exit_codes() {
         (vec!["plan", "-m", "hf:some/model"], 4),
         (vec!["plan", "--context", "100000000"], 5),
         (vec!["plan", "--sysroot", "/no/such/folder"], 9),
+        (vec!["plan", "--hardware", "/dev/zero"], 7),
+        (vec!["plan", "--context", "1"], 3),
+        (vec!["plan", "--set", "model.context=1"], 3),
+        (vec!["plan", "--api-key", ""], 3),
+        (vec!["plan", "--host", ""], 3),
+        (vec!["plan", "--port", " "], 3),
         (vec!["pull", "./file"], 4),
         (vec!["--log", "not==a=filter", "plan"], 3),
     ] {
@@ -182,6 +188,85 @@ fn wrong_flags_and_settings_have_their_exit_codes() {
         assert!(output.stdout.is_empty(), "{args:?}: results only on stdout");
         assert!(code == 2 || stderr.contains("  do: "), "{args:?}: {stderr}");
     }
+}
+
+#[test]
+fn a_pipe_in_the_place_of_a_saved_machine_is_not_waited_for() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let sandbox = Sandbox::new();
+    let pipe = sandbox.path().join("pipe.json");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    for command in ["plan", "probe"] {
+        let output = sandbox
+            .command(&[command, "--hardware", pipe.to_str().unwrap()])
+            .timeout(std::time::Duration::from_secs(60))
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(7), "{command}: {stderr}");
+        assert!(stderr.contains("not a regular file"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_saved_machine_that_contradicts_itself_is_refused_by_plan_too() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.path().join("machine.json");
+    let name = file.to_str().unwrap();
+    assert!(
+        sandbox
+            .command(&["probe", "--save", name])
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    let mut machine: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    machine["cpus"]["allowed"] = "9999".into();
+    fs::write(&file, machine.to_string()).unwrap();
+    let (code, error) = sandbox.refused(&["plan", "--hardware", name, "--json"]);
+    assert_eq!(
+        (code, error["error"]["code"].as_str()),
+        (9, Some("probe_failed")),
+        "{error}"
+    );
+    assert!(
+        error["error"]["what"].as_str().unwrap().contains("allowed CPUs"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_key_that_cannot_be_read_does_not_leave_the_server_open() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let sandbox = Sandbox::new();
+    let output = sandbox
+        .command(&["plan", "--json"])
+        .env("EDGE_DEPLOY_API_KEY", std::ffi::OsStr::from_bytes(b"\xff\xfe"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .contains("EDGE_DEPLOY_API_KEY")
+    );
+}
+
+#[test]
+fn doctor_sees_a_cache_that_is_no_folder() {
+    let sandbox = Sandbox::new();
+    let output = sandbox
+        .command(&["doctor"])
+        .env("EDGE_DEPLOY_CACHE_DIR", "/dev/null")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("could not use as the cache folder /dev/null"),
+        "{text}"
+    );
+    assert_ne!(output.status.code(), Some(0));
 }
 
 #[test]

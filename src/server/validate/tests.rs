@@ -111,6 +111,19 @@ fn chat_refusals_name_the_field() {
             "response_format.type",
         ),
         (r#"{"response_format": "text"}"#, "response_format.type"),
+        (r#"{"guided_json": {"type": "object"}}"#, "guided_json"),
+        (r#"{"guided_regex": "a+"}"#, "guided_regex"),
+        (r#"{"guided_choice": ["a", "b"]}"#, "guided_choice"),
+        (r#"{"guided_grammar": "root ::= \"a\""}"#, "guided_grammar"),
+        (r#"{"structured_outputs": {"json": {}}}"#, "structured_outputs"),
+        (r#"{"json_schema": {}}"#, "json_schema"),
+        (r#"{"grammar": "root ::= \"a\""}"#, "grammar"),
+        (r#"{"min_tokens": 3}"#, "min_tokens"),
+        (r#"{"stop_token_ids": [5]}"#, "stop_token_ids"),
+        (r#"{"bad_words": ["a"]}"#, "bad_words"),
+        (r#"{"use_beam_search": true}"#, "use_beam_search"),
+        (r#"{"logit_bias": {"05": 1}}"#, "logit_bias.05"),
+        (r#"{"logit_bias": {"+5": 1}}"#, "logit_bias.+5"),
     ] {
         let error = chat_of(serde_json::from_str(json).unwrap()).expect_err(json);
         assert_eq!(error.status(), 400, "{json}");
@@ -123,6 +136,8 @@ fn completion_refusals_name_the_field() {
     for (json, param) in [
         (r#"{"best_of": 2}"#, "best_of"),
         (r#"{"suffix": "x"}"#, "suffix"),
+        (r#"{"tools": [{}]}"#, "tools"),
+        (r#"{"guided_json": {}}"#, "guided_json"),
         (r#"{"logprobs": 6}"#, "logprobs"),
         (r#"{"logprobs": 1, "echo": true}"#, "echo"),
         (r#"{"max_tokens": 0}"#, "max_tokens"),
@@ -130,6 +145,19 @@ fn completion_refusals_name_the_field() {
         let error = completion_of(serde_json::from_str(json).unwrap()).expect_err(json);
         assert_eq!(error.body().error.param.as_deref(), Some(param), "{json}");
     }
+}
+
+#[test]
+fn extensions_that_ask_for_nothing_pass_and_huge_numbers_are_shown_short() {
+    let asked = chat_of(serde_json::json!({
+        "guided_json": null, "guided_choice": [], "min_tokens": 0, "stop_token_ids": [], "use_beam_search": false
+    }));
+    assert!(asked.is_ok());
+    let refused = chat_of(serde_json::json!({"temperature": 1e308})).unwrap_err();
+    assert_eq!(
+        refused.body().error.message,
+        "`temperature` is 1e308; send 0 to 2"
+    );
 }
 
 #[test]

@@ -18,11 +18,16 @@ struct Serving {
 impl Serving {
     /// Starts it on a free port and waits until it says that it is ready.
     fn start(sandbox: &Sandbox, key: Option<&str>) -> Self {
+        Self::start_with(sandbox, key, &[])
+    }
+
+    fn start_with(sandbox: &Sandbox, key: Option<&str>, more: &[&str]) -> Self {
         let model = TinyModel::new("llama", 7).write_gguf(sandbox.path());
         let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin("edge-deploy"));
         command
             .args(["auto", "--strict", "--json", "--port", "0", "-m"])
             .arg(model)
+            .args(more)
             .env_clear()
             .env("HOME", sandbox.path())
             .envs(key.map(|key| ("EDGE_DEPLOY_API_KEY", key)))
@@ -75,6 +80,80 @@ fn auto_serves_as_planned_and_stops_when_told() {
     let verified = sandbox.json(&["verify", serving.url(), "--json"]);
     assert_eq!(verified["matches"], true);
     assert_eq!(verified["digest"], serving.said["plan"]["digest"]);
+    assert_eq!(serving.stop(), Some(0));
+}
+
+/// Anonymous resident memory of a process, in MiB.
+fn resident_mib(process: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// Sends a body and gives the status, whether or not the server reads all of it.
+fn status_of(address: &str, path: &str, body: &str) -> u16 {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    // A refused body is not read to its end, so writing it may fail.
+    let _ = stream
+        .write_all(head.as_bytes())
+        .and_then(|()| stream.write_all(body.as_bytes()));
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).map_or(0, |()| {
+        std::str::from_utf8(&answer[9..]).unwrap().parse().unwrap()
+    })
+}
+
+#[test]
+fn large_requests_leave_no_memory_behind() {
+    let sandbox = Sandbox::new();
+    let serving = Serving::start(&sandbox, None);
+    let address = serving.url().strip_prefix("http://").unwrap();
+    let before = resident_mib(serving.child.id());
+    let long = |bytes: usize| format!(r#"{{"prompt": "{}"}}"#, "hello world ".repeat(bytes / 12));
+    let numbers = format!(r#"{{"prompt": [{}5]}}"#, "5,".repeat(450_000));
+    let messages = format!(
+        r#"{{"messages": [{}{{}}]}}"#,
+        r#"{"role":"user","content":"a"},"#.repeat(30_000)
+    );
+    for (path, body) in [
+        ("/v1/completions", long(15_000_000)),
+        ("/v1/completions", long(1_000_000)),
+        ("/v1/completions", numbers),
+        ("/v1/chat/completions", messages),
+    ] {
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let status = status_of(address, path, &body);
+                    // 0: the connection was cut while the body was still being sent.
+                    assert!([0, 400, 413, 429].contains(&status), "{status}");
+                });
+            }
+        });
+    }
+    let after = resident_mib(serving.child.id());
+    assert!(after < before + 64, "{before} MiB before, {after} MiB after");
+    assert_eq!(
+        status_of(address, "/v1/completions", r#"{"prompt": "a", "max_tokens": 1}"#),
+        200
+    );
+    assert_eq!(serving.stop(), Some(0));
+}
+
+#[test]
+fn an_address_in_brackets_is_bound() {
+    let sandbox = Sandbox::new();
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("SKIPPED: this machine has no IPv6 loopback");
+        return;
+    }
+    let serving = Serving::start_with(&sandbox, None, &["--host", "[::1]"]);
+    assert!(serving.url().starts_with("http://[::1]:"), "{}", serving.url());
     assert_eq!(serving.stop(), Some(0));
 }
 

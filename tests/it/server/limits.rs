@@ -158,6 +158,48 @@ fn a_body_that_does_not_arrive_is_given_up() {
 }
 
 #[test]
+fn a_client_that_holds_back_its_request_does_not_hold_up_the_end() {
+    let mut server = Server::start(Wishes {
+        change: |plan| {
+            plan.server.read_timeout_ms = Millis(3_600_000);
+            plan.deadlines.shutdown_ms = Millis(3_600_000);
+        },
+        ..Wishes::default()
+    });
+    let headers = ["Content-Length: 100"];
+    let mut held = send(server.address, "POST", "/v1/completions", &headers, b"");
+    assert!(held.write(b"{"));
+    server.until("ready", 1.0);
+    drop(server.stop.take());
+    // The limit only turns a hang into a failure.
+    let limit = Instant::now() + Duration::from_mins(1);
+    while !server
+        .served
+        .as_ref()
+        .is_some_and(std::thread::JoinHandle::is_finished)
+    {
+        assert!(Instant::now() < limit, "still waiting for the request");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_body_that_breaks_off_is_not_called_too_large() {
+    let server = Server::start(Wishes::default());
+    for broken in ["zz\r\n{}\r\n", "ffffffffffffffffff\r\n{}\r\n"] {
+        let headers = ["Transfer-Encoding: chunked"];
+        let mut call = send(server.address, "POST", "/v1/completions", &headers, b"");
+        assert!(call.write(broken.as_bytes()));
+        let response = call.finish();
+        assert_eq!(
+            (response.status, code_of(&response).as_str()),
+            (400, "request_malformed"),
+            "{broken:?}"
+        );
+    }
+}
+
+#[test]
 fn a_chunked_body_is_limited_too() {
     let server = Server::start(Wishes::default());
     let mut call = send(
