@@ -34,9 +34,6 @@ pub struct Policy {
     /// Shortest context worth serving, in tokens. If even this does not fit, the plan is refused.
     #[schemars(range(min = 1))]
     pub context_floor: usize,
-    /// The KV cache is sized in blocks of this many tokens.
-    #[schemars(range(min = 1, max = 4096))]
-    pub kv_block: usize,
     /// Tokens of a prompt processed in one pass.
     #[schemars(range(min = 1, max = 65536))]
     pub prefill_batch: usize,

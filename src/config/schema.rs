@@ -77,8 +77,8 @@ pub struct ModelProfile {
     pub revision: Option<String>,
     /// Version of the model as its maker writes it. Always text: `12.10` stays `12.10`.
     pub version: Option<String>,
-    /// Tokens of context for every stage that does not say otherwise.
-    #[schemars(range(min = 1))]
+    /// Tokens of context for every stage that does not say otherwise; 0 is the model's own maximum.
+    #[schemars(range(min = 0))]
     pub context: Option<usize>,
     /// Jinja chat template, instead of the model's own.
     pub chat_template: Option<String>,
@@ -123,8 +123,8 @@ pub struct StageProfile {
     pub weight_path: Option<String>,
     /// Element type of the KV cache.
     pub kv_dtype: Option<Dtype>,
-    /// Tokens of context each sequence may use. Goes before `model.context`.
-    #[schemars(range(min = 1))]
+    /// Tokens of context each sequence may use; 0 is the model's own maximum. Goes before `model.context`.
+    #[schemars(range(min = 0))]
     pub context: Option<usize>,
     /// Sequences running at once; more wait in the queue.
     #[schemars(range(min = 1, max = 4096))]

@@ -125,7 +125,6 @@ pub(crate) fn policy() -> Policy {
         max_seqs: 4,
         context_cap: 8192,
         context_floor: 512,
-        kv_block: 16,
         prefill_batch: 256,
         max_threads: 32,
         io_cpus: 1,

@@ -144,6 +144,17 @@ fn flags_are_pins_and_explain_says_so() {
 }
 
 #[test]
+fn a_context_of_zero_is_the_models_own_and_none_is_ever_shortened() {
+    let sandbox = Sandbox::new();
+    let small = sandbox.json(&["plan", "--context", "1000", "--json"]);
+    assert_eq!(small["stages"]["decoder"]["context"], 1000);
+    let own = sandbox.json(&["plan", "--context", "0", "--json"]);
+    assert_eq!(own["stages"]["decoder"]["context"], 8192);
+    let (code, error) = sandbox.refused(&["plan", "--context", "8193", "--json"]);
+    assert_eq!((code, error["error"]["code"].as_str()), (5, Some("context_too_long")));
+}
+
+#[test]
 fn an_api_key_is_required_but_never_shown() {
     let sandbox = Sandbox::new();
     let output = sandbox
