@@ -151,7 +151,10 @@ fn a_context_of_zero_is_the_models_own_and_none_is_ever_shortened() {
     let own = sandbox.json(&["plan", "--context", "0", "--json"]);
     assert_eq!(own["stages"]["decoder"]["context"], 8192);
     let (code, error) = sandbox.refused(&["plan", "--context", "8193", "--json"]);
-    assert_eq!((code, error["error"]["code"].as_str()), (5, Some("context_too_long")));
+    assert_eq!(
+        (code, error["error"]["code"].as_str()),
+        (5, Some("context_too_long"))
+    );
 }
 
 #[test]
