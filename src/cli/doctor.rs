@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::args::{DoctorArgs, Listen, Select};
 use super::{Outcome, print, select, show};
-use crate::base::{Code, ExitCode, Problem, Problems, Severity, env_vars};
+use crate::base::{Code, ExitCode, Place, Problem, Problems, Severity, env_vars};
 use crate::config::{self, Library, Shelf, Sources};
 use crate::fetch::pip::PipSettings;
 use crate::fetch::{Cache, ModelRef, address, cache, catalogue};
@@ -170,6 +170,24 @@ fn cached() -> Check {
                     here.join(", ")
                 }
             );
+            // Markers only say that a file is as it was when it was checked; a failing disk shows in its bytes alone.
+            for named in catalogue::ALL {
+                let file = cache.models().join(named.file);
+                if file.is_file() && !cache::sha256_of(&file).is_ok_and(|found| found == named.sha256) {
+                    problems.push(
+                        Problem::new(
+                            Code::DigestMismatch,
+                            format!(
+                                "`{}` is damaged: its bytes are not those of {}",
+                                file.display(),
+                                named.name
+                            ),
+                            format!("delete it and run `edge-deploy pull {}`", named.name),
+                        )
+                        .at(Place::of(file.display().to_string())),
+                    );
+                }
+            }
             // The nearest folder that exists tells whether the default model would fit.
             let existing = cache
                 .root()

@@ -23,25 +23,24 @@ use crate::base::{Code, Problem};
 /// Reads the body as JSON. What is held for it counts until [`Held`] is dropped.
 ///
 /// # Errors
-/// `RequestMalformed`, `RequestInvalid`, `BodyTooLarge`, `QueueFull` when too many large ones arrive at once, or 408 for a body that does not arrive in time.
+/// `RequestMalformed`, `RequestInvalid`, `BodyTooLarge`, `QueueFull` when too many large ones arrive at once, or 408
+/// for a body that does not arrive in time.
 pub async fn read<T: DeserializeOwned>(state: &ServerState, request: Request) -> Result<(T, Held), ApiError> {
     check_headers(state, request.headers())?;
     let wait = Duration::from_millis(state.plan.read_timeout_ms.0);
     let mut held = Held::of(&state.bodies, state.max_body());
-    let bytes = match tokio::time::timeout(wait, collect(state, request.into_body(), &mut held)).await {
-        Ok(outcome) => outcome?,
-        Err(_) => {
-            let problem = Problem::new(
-                Code::DeadlinePassed,
-                format!(
-                    "the request body did not arrive within {}",
-                    state.plan.read_timeout_ms
-                ),
-                "send it faster, or raise `server.read_timeout_ms`",
-            );
-            return Err(ApiError::from(problem).with_status(StatusCode::REQUEST_TIMEOUT));
-        }
+    let Ok(outcome) = tokio::time::timeout(wait, collect(state, request.into_body(), &mut held)).await else {
+        let problem = Problem::new(
+            Code::DeadlinePassed,
+            format!(
+                "the request body did not arrive within {}",
+                state.plan.read_timeout_ms
+            ),
+            "send it faster, or raise `server.read_timeout_ms`",
+        );
+        return Err(ApiError::from(problem).with_status(StatusCode::REQUEST_TIMEOUT));
     };
+    let bytes = outcome?;
     Ok((parse(&bytes)?, held))
 }
 

@@ -213,7 +213,7 @@ fn a_pipe_in_the_place_of_a_saved_machine_is_not_waited_for() {
     for command in ["plan", "probe"] {
         let output = sandbox
             .command(&[command, "--hardware", pipe.to_str().unwrap()])
-            .timeout(std::time::Duration::from_secs(60))
+            .timeout(std::time::Duration::from_mins(1))
             .output()
             .unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -280,6 +280,18 @@ fn doctor_sees_a_cache_that_is_no_folder() {
         text.contains("could not use as the cache folder /dev/null"),
         "{text}"
     );
+    assert_ne!(output.status.code(), Some(0));
+}
+
+#[test]
+fn doctor_reads_the_bytes_of_models_in_the_cache() {
+    let sandbox = Sandbox::new();
+    let models = sandbox.path().join("cache/edge-deploy/models");
+    fs::create_dir_all(&models).unwrap();
+    fs::write(models.join("SmolLM2-135M-Instruct.Q4_1.gguf"), "not these").unwrap();
+    let output = sandbox.command(&["doctor"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("is damaged"), "{text}");
     assert_ne!(output.status.code(), Some(0));
 }
 
