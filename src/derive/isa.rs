@@ -18,7 +18,19 @@ const CAPS: &[(&str, &str, &[&str])] = &[
     (
         "x86_64",
         "avx512_vnni",
-        &["avx512f", "avx512bw", "avx512vl", "avx512_vnni"],
+        &["avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni"],
+    ),
+    (
+        "x86_64",
+        "avx512_bf16",
+        &[
+            "avx512f",
+            "avx512bw",
+            "avx512vl",
+            "avx512dq",
+            "avx512_vnni",
+            "avx512_bf16",
+        ],
     ),
     ("aarch64", "scalar", &[]),
 ];

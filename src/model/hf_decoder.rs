@@ -85,12 +85,18 @@ fn refuse_what_is_not_served(config: &HfConfig) -> Result<(), Problem> {
             "use a model without it",
         ));
     }
-    for key in ["use_bidirectional_attention", "attention_bias", "mlp_bias"] {
+    for (key, means) in [
+        ("use_bidirectional_attention", "tokens see those after them"),
+        ("attention_bias", "its attention projections have biases"),
+        ("mlp_bias", "its feed-forward projections have biases"),
+    ] {
         if config.flag(key)? == Some(true) {
-            return Err(config.refuse(
-                format!("`{key}` is true"),
-                "use a model of this family without it",
-            ));
+            return Err(config
+                .refuse(
+                    format!("{means} (`{key}` is true), which the engine does not compute"),
+                    "use a model of this family without it",
+                )
+                .why("leaving it out would give other answers than the model's own"));
         }
     }
     Ok(())

@@ -357,6 +357,7 @@ fn an_isa_cap_lowers_and_never_raises() {
         ("scalar", Ok(false)),
         ("best", Ok(false)),
         ("avx512_vnni", Ok(true)),
+        ("avx512_bf16", Ok(true)),
         ("sse9", Err(Code::BadValue)),
     ] {
         let result = crate::derive::isa::cap(&hardware, Some(&pin("stages.decoder.isa_cap", cap.to_owned())));

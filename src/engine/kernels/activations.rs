@@ -1,8 +1,10 @@
 //! `Activations`: the input of matrix products, in the form the kernels read.
 //!
 //! In: `tokens × cols` values. Out: panels of up to 16 tokens, each with what the matrices at hand need:
-//! values for float weights; 8-bit codes with a scale for every 32 values, and folded sums, for quantised weights.
+//! values for float weights (also rounded to BF16, for tables that multiply BF16 weights so); 8-bit codes with a scale for every 32 values, and folded sums, for quantised weights.
 //! Invariant: a token's codes and scales never depend on the other tokens of the pass.
+
+use half::bf16;
 
 use super::Kernels;
 use super::layout::{ALL_TYPES, GROUP, Packing};
@@ -70,6 +72,9 @@ pub(super) struct Panel {
     pub width: usize,
     /// Column-major values: `k·w + t`.
     pub values: Vec<f32>,
+    /// Values rounded to BF16 (to nearest, ties to even), columns 2p (low half) and 2p + 1 (0 beyond the last):
+    /// `p·w + t`. Empty unless BF16 weights are expected and the table that loads reads this.
+    pub pairs: Vec<u32>,
     /// 32 codes for each group and token.
     pub codes: Vec<i8>,
     /// Scale of each group and token.
@@ -177,6 +182,17 @@ impl Panel {
                 }
             }
         }
+        self.pairs.clear();
+        if kernels.bf16_pairs && needs.and(Needs::of(TensorType::BF16)) == needs {
+            self.pairs.resize(cols.div_ceil(2) * width, 0);
+            for (token, row) in rows.chunks_exact(cols.max(1)).enumerate() {
+                let slots = self.pairs[token..].iter_mut().step_by(width);
+                for (pair, slot) in row.chunks(2).zip(slots) {
+                    let bits = |at: usize| pair.get(at).map_or(0, |&x| bf16::from_f32(x).to_bits());
+                    *slot = u32::from(bits(0)) | (u32::from(bits(1)) << 16);
+                }
+            }
+        }
         if !quantised {
             return;
         }
@@ -243,6 +259,15 @@ impl Panel {
             && self.sums.len() == count
             && self.half_sums.len() == 2 * count
             && self.fold(packing).len() == parts * count
+    }
+
+    /// Whether the pairs for `cols` columns are there.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "read by a table of x86-64 only")
+    )]
+    pub fn holds_pairs(&self, cols: usize) -> bool {
+        self.pairs.len() == cols.div_ceil(2) * self.width
     }
 
     /// −offset · Σ codes for a format with this offset.

@@ -5,7 +5,7 @@
 //! way work is split; the instruction set is chosen once, at run time, and can be lowered but never raised.
 //!
 //! ```text
-//! let kernels: &'static Kernels = select("best")?;            // or "scalar", "avx2", "avx_vnni", "avx512_vnni"
+//! let kernels: &'static Kernels = select("best")?;            // or "scalar", "avx2", …, see CAPS
 //! let team = Team::new("decoder", &cpus, threads, pin)?;      // worker 0 = the calling thread
 //! team.adopt_current_thread()?;
 //!
@@ -65,6 +65,8 @@ pub struct Kernels {
     dot: fn(&Run<'_>, &mut [f32]),
     /// The inner loop of attention.
     accumulate: fn(&attention::Accumulate<'_>, &mut [f32]),
+    /// Whether `dot` reads activations that meet BF16 weights rounded to BF16, two columns to a word.
+    bf16_pairs: bool,
     /// Element-wise functions.
     vector: vector::Vector,
 }
@@ -110,7 +112,7 @@ impl std::fmt::Debug for Kernels {
 }
 
 /// Caps a plan may name, lowest first. A cap whose table this CPU lacks gives the best one below it.
-const CAPS: &[&str] = &["scalar", "avx2", "avx_vnni", "avx512_vnni"];
+const CAPS: &[&str] = &["scalar", "avx2", "avx_vnni", "avx512_vnni", "avx512_bf16"];
 
 fn tables() -> &'static [Kernels] {
     static TABLES: OnceLock<Vec<Kernels>> = OnceLock::new();

@@ -12,6 +12,9 @@ fn product(kernels: &Kernels, team: &Team, matrix: &PackedMatrix, x: &[f32], tok
     out
 }
 
+/// Largest relative error of rounding to 8 significant bits.
+const BF16_ROUNDING: f32 = 1.0 / 512.0;
+
 fn is_float(dtype: TensorType) -> bool {
     dtype.block_len() == 1
 }
@@ -44,7 +47,9 @@ fn tables_agree_with_scalar() {
                         let size: f32 = (0..cols)
                             .map(|c| (values[row * cols + c] * x[token * cols + c]).abs())
                             .sum();
-                        let bound = size * cols as f32 * f32::EPSILON;
+                        let rounded = table.bf16_pairs && dtype == TensorType::BF16;
+                        let bound =
+                            size * (cols as f32 * f32::EPSILON + if rounded { BF16_ROUNDING } else { 0.0 });
                         assert!(
                             (got - expected).abs() <= bound,
                             "{} {dtype:?}: {got} {expected}",
@@ -126,6 +131,43 @@ fn passes_and_teams_do_not_change_a_bit() {
 }
 
 #[test]
+fn bf16_tables_round_activations_of_bf16_weights_and_nothing_else() {
+    let rounding: Vec<&Kernels> = tables().iter().filter(|table| table.bf16_pairs).collect();
+    if rounding.is_empty() {
+        eprintln!("SKIPPED bf16_tables_round_activations: this CPU has no BF16 products");
+    }
+    let mut random = Random(10);
+    let alone = team(1);
+    for table in rounding {
+        for dtype in [TensorType::BF16, TensorType::F16, TensorType::F32] {
+            // The odd last column is a pair with nothing.
+            let (rows, cols, tokens) = (37, 301, 5);
+            let (matrix, values) = matrix(&mut random, dtype, rows, cols);
+            let x = random.units(tokens * cols);
+            let got = product(table, &alone, &matrix, &x, tokens);
+            for (at, got) in got.iter().enumerate() {
+                let (token, row) = (at / rows, at % rows);
+                let sum_of = |meets: &dyn Fn(f32) -> f32| -> (f64, f64) {
+                    let terms = (0..cols)
+                        .map(|c| f64::from(values[row * cols + c]) * f64::from(meets(x[token * cols + c])));
+                    terms.fold((0.0, 0.0), |(s, a), t| (s + t, a + t.abs()))
+                };
+                let (exact, size) = sum_of(&|x| x);
+                let (rounded, _) = sum_of(&|x| half::bf16::from_f32(x).to_f32());
+                let sums = size * cols as f64 * f64::from(f32::EPSILON);
+                let near = |to: f64, bound: f64| (f64::from(*got) - to).abs() <= bound;
+                if dtype == TensorType::BF16 {
+                    assert!(near(rounded, sums), "{}: {got} {rounded}", table.name());
+                    assert!(near(exact, sums + size * f64::from(BF16_ROUNDING)));
+                } else {
+                    assert!(near(exact, sums), "{} {dtype:?}: {got} {exact}", table.name());
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn several_types_in_one_matrix_multiply_as_apart() {
     let mut random = Random(6);
     let cols = 256;
@@ -133,6 +175,7 @@ fn several_types_in_one_matrix_multiply_as_apart() {
         TensorType::Q4_K,
         TensorType::Q6_K,
         TensorType::F16,
+        TensorType::BF16,
         TensorType::Q8_0,
     ];
     let bytes: Vec<Vec<u8>> = types.iter().map(|&t| random.blocks(t, 40 * cols)).collect();
@@ -156,7 +199,7 @@ fn several_types_in_one_matrix_multiply_as_apart() {
             let alone = PackedMatrix::pack(&[*source], false).unwrap();
             let rows = product(table, &team, &alone, &x, 5);
             for token in 0..5 {
-                let from = token * 160 + part * 40;
+                let from = token * together.rows() + part * 40;
                 assert!(same_bits(
                     &all[from..from + 40],
                     &rows[token * 40..(token + 1) * 40]

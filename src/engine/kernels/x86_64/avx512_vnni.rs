@@ -28,11 +28,12 @@ pub(super) fn table() -> Option<Kernels> {
         cap: "avx512_vnni",
         dot,
         accumulate,
+        bf16_pairs: false,
         vector: VECTOR,
     })
 }
 
-fn dot(run: &Run<'_>, out: &mut [f32]) {
+pub(super) fn dot(run: &Run<'_>, out: &mut [f32]) {
     run.check(out.len());
     // SAFETY: reachable only through `table()`, which checked the features; `check` proved the bounds.
     unsafe { dot_here(run, out.as_mut_ptr()) }
@@ -45,22 +46,57 @@ unsafe fn dot_here(run: &Run<'_>, out: *mut f32) {
     // SAFETY: passed on from the caller.
     unsafe {
         match run.dtype {
-            TensorType::F32 => by_width::<{ TensorType::F32 as u8 }>(run, out),
-            TensorType::F16 => by_width::<{ TensorType::F16 as u8 }>(run, out),
-            TensorType::BF16 => by_width::<{ TensorType::BF16 as u8 }>(run, out),
-            TensorType::Q4_0 => by_width::<{ TensorType::Q4_0 as u8 }>(run, out),
-            TensorType::Q4_1 => by_width::<{ TensorType::Q4_1 as u8 }>(run, out),
-            TensorType::Q5_0 => by_width::<{ TensorType::Q5_0 as u8 }>(run, out),
-            TensorType::Q5_1 => by_width::<{ TensorType::Q5_1 as u8 }>(run, out),
-            TensorType::Q8_0 => by_width::<{ TensorType::Q8_0 as u8 }>(run, out),
-            TensorType::Q2_K => by_width::<{ TensorType::Q2_K as u8 }>(run, out),
-            TensorType::Q3_K => by_width::<{ TensorType::Q3_K as u8 }>(run, out),
-            TensorType::Q4_K => by_width::<{ TensorType::Q4_K as u8 }>(run, out),
-            TensorType::Q5_K => by_width::<{ TensorType::Q5_K as u8 }>(run, out),
-            TensorType::Q6_K => by_width::<{ TensorType::Q6_K as u8 }>(run, out),
-            TensorType::IQ4_NL => by_width::<{ TensorType::IQ4_NL as u8 }>(run, out),
-            TensorType::IQ4_XS => by_width::<{ TensorType::IQ4_XS as u8 }>(run, out),
-            TensorType::MXFP4 => by_width::<{ TensorType::MXFP4 as u8 }>(run, out),
+            TensorType::F32 => by_width::<Format<{ TensorType::F32 as u8 }>>(run, out),
+            TensorType::F16 => by_width::<Format<{ TensorType::F16 as u8 }>>(run, out),
+            TensorType::BF16 => by_width::<Format<{ TensorType::BF16 as u8 }>>(run, out),
+            TensorType::Q4_0 => by_width::<Format<{ TensorType::Q4_0 as u8 }>>(run, out),
+            TensorType::Q4_1 => by_width::<Format<{ TensorType::Q4_1 as u8 }>>(run, out),
+            TensorType::Q5_0 => by_width::<Format<{ TensorType::Q5_0 as u8 }>>(run, out),
+            TensorType::Q5_1 => by_width::<Format<{ TensorType::Q5_1 as u8 }>>(run, out),
+            TensorType::Q8_0 => by_width::<Format<{ TensorType::Q8_0 as u8 }>>(run, out),
+            TensorType::Q2_K => by_width::<Format<{ TensorType::Q2_K as u8 }>>(run, out),
+            TensorType::Q3_K => by_width::<Format<{ TensorType::Q3_K as u8 }>>(run, out),
+            TensorType::Q4_K => by_width::<Format<{ TensorType::Q4_K as u8 }>>(run, out),
+            TensorType::Q5_K => by_width::<Format<{ TensorType::Q5_K as u8 }>>(run, out),
+            TensorType::Q6_K => by_width::<Format<{ TensorType::Q6_K as u8 }>>(run, out),
+            TensorType::IQ4_NL => by_width::<Format<{ TensorType::IQ4_NL as u8 }>>(run, out),
+            TensorType::IQ4_XS => by_width::<Format<{ TensorType::IQ4_XS as u8 }>>(run, out),
+            TensorType::MXFP4 => by_width::<Format<{ TensorType::MXFP4 as u8 }>>(run, out),
+        }
+    }
+}
+
+/// The products of `NR` tiles with `NT` tokens: what differs between formats. The rest of this file is the same for all.
+pub(super) trait Product {
+    /// One accumulator for each (tile, token), whose operations do not depend on `NT` and `NR`.
+    ///
+    /// # Safety
+    /// The CPU has the features of the implementing table; `run` has passed its table's checks and is of the format
+    /// that is multiplied; `tile` is the first of `NR` tiles inside the run; `token + NT ≤ width`.
+    unsafe fn products<const NT: usize, const NR: usize>(
+        run: &Run<'_>,
+        tile: *const u8,
+        token: usize,
+    ) -> [[__m512; NT]; NR];
+}
+
+/// Weights of the type with discriminant `F`, multiplied as every table does.
+struct Format<const F: u8>;
+
+impl<const F: u8> Product for Format<F> {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+    unsafe fn products<const NT: usize, const NR: usize>(
+        run: &Run<'_>,
+        tile: *const u8,
+        token: usize,
+    ) -> [[__m512; NT]; NR] {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            match const { Packing::of_index(F) } {
+                Some(_) => quantised::<F, NT, NR>(run, tile, token),
+                None => float::<F, NT, NR>(run, tile, token),
+            }
         }
     }
 }
@@ -68,20 +104,20 @@ unsafe fn dot_here(run: &Run<'_>, out: *mut f32) {
 /// Cuts tokens into blocks of 16, 8, 4, 2, 1 and tiles so that 4 to 16 accumulators hide the latency of their chain.
 ///
 /// # Safety
-/// As [`dot_here`]; `F` is `run.dtype`.
+/// `run.check` must have passed for the length of `out`, and what [`Product::products`] of `P` asks for holds.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-unsafe fn by_width<const F: u8>(run: &Run<'_>, out: *mut f32) {
+pub(super) unsafe fn by_width<P: Product>(run: &Run<'_>, out: *mut f32) {
     let width = run.panel.width;
     let mut token = 0;
     while token < width {
         // SAFETY: tokens token..token + NT are below `width` in every arm.
         unsafe {
             token += match width - token {
-                16.. => block::<F, 16, 1>(run, token, out),
-                8.. => block::<F, 8, 1>(run, token, out),
-                4.. => block::<F, 4, 2>(run, token, out),
-                2.. => block::<F, 2, 4>(run, token, out),
-                _ => block::<F, 1, 4>(run, token, out),
+                16.. => block::<P, 16, 1>(run, token, out),
+                8.. => block::<P, 8, 1>(run, token, out),
+                4.. => block::<P, 4, 2>(run, token, out),
+                2.. => block::<P, 2, 4>(run, token, out),
+                _ => block::<P, 1, 4>(run, token, out),
             };
         }
     }
@@ -90,9 +126,9 @@ unsafe fn by_width<const F: u8>(run: &Run<'_>, out: *mut f32) {
 /// All tiles of the run for `NT` tokens from `token`, `NR` tiles at a time. Returns `NT`.
 ///
 /// # Safety
-/// As [`dot_here`]; `F` is `run.dtype` and `token + NT ≤ width`.
+/// As [`by_width`]; `token + NT ≤ width`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-unsafe fn block<const F: u8, const NT: usize, const NR: usize>(
+unsafe fn block<P: Product, const NT: usize, const NR: usize>(
     run: &Run<'_>,
     token: usize,
     out: *mut f32,
@@ -101,10 +137,10 @@ unsafe fn block<const F: u8, const NT: usize, const NR: usize>(
     // SAFETY: tiles first..first + NR lie inside the run.
     unsafe {
         for first in (0..whole).step_by(NR) {
-            tiles::<F, NT, NR>(run, first, token, out);
+            tiles::<P, NT, NR>(run, first, token, out);
         }
         for first in whole..run.count {
-            tiles::<F, NT, 1>(run, first, token, out);
+            tiles::<P, NT, 1>(run, first, token, out);
         }
     }
     NT
@@ -114,7 +150,7 @@ unsafe fn block<const F: u8, const NT: usize, const NR: usize>(
 /// As [`block`]; `first + NR ≤ run.count`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-unsafe fn tiles<const F: u8, const NT: usize, const NR: usize>(
+unsafe fn tiles<P: Product, const NT: usize, const NR: usize>(
     run: &Run<'_>,
     first: usize,
     token: usize,
@@ -123,12 +159,7 @@ unsafe fn tiles<const F: u8, const NT: usize, const NR: usize>(
     // SAFETY: inside `run.tiles`, which `check` measured.
     let tile = unsafe { run.tiles.as_ptr().add(first * run.tile_bytes) };
     // SAFETY: passed on from the caller.
-    let acc = unsafe {
-        match const { Packing::of_index(F) } {
-            Some(_) => quantised::<F, NT, NR>(run, tile, token),
-            None => float::<F, NT, NR>(run, tile, token),
-        }
-    };
+    let acc = unsafe { P::products::<NT, NR>(run, tile, token) };
     for (r, acc) in acc.iter().enumerate() {
         for (t, acc) in acc.iter().enumerate() {
             let at = ((first + r) * run.panel.width + token + t) * TILE_ROWS;
@@ -139,7 +170,7 @@ unsafe fn tiles<const F: u8, const NT: usize, const NR: usize>(
 }
 
 /// # Safety
-/// As [`tiles`]; `tile` is its first tile.
+/// As [`Product::products`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 unsafe fn quantised<const F: u8, const NT: usize, const NR: usize>(
@@ -336,7 +367,7 @@ unsafe fn scales(packing: Packing, head: *const u8, group: *const u8) -> ([__m51
 }
 
 /// # Safety
-/// As [`tiles`]; `tile` is its first tile.
+/// As [`Product::products`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 unsafe fn float<const F: u8, const NT: usize, const NR: usize>(

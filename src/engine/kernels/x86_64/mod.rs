@@ -14,6 +14,7 @@
 )]
 
 mod avx2;
+mod avx512_bf16;
 mod avx512_vnni;
 mod avx_vnni;
 mod ymm;
@@ -22,7 +23,12 @@ use super::Kernels;
 
 /// Tables beyond scalar that this CPU can run, lowest first.
 pub(super) fn tables() -> impl Iterator<Item = Kernels> {
-    [avx2::table(), avx_vnni::table(), avx512_vnni::table()]
-        .into_iter()
-        .flatten()
+    [
+        avx2::table(),
+        avx_vnni::table(),
+        avx512_vnni::table(),
+        avx512_bf16::table(),
+    ]
+    .into_iter()
+    .flatten()
 }
