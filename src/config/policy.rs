@@ -46,7 +46,7 @@ pub struct Policy {
     /// Cores are left free only where at least this many may be used.
     #[schemars(range(min = 1, max = 4096))]
     pub io_cpus_from: usize,
-    /// Whether weights and KV cache ask for transparent huge pages.
+    /// Whether weights ask for transparent huge pages; the KV cache, which fills up bit by bit, never does.
     pub huge_pages: bool,
     /// How fast storage is assumed to deliver weights, in bytes per second.
     pub read_bytes_per_s: Bytes,

@@ -137,7 +137,7 @@ pub struct StageProfile {
     /// Tokens of a prompt processed in one pass.
     #[schemars(range(min = 1, max = 65536))]
     pub prefill_batch: Option<usize>,
-    /// Whether weights and KV cache ask for transparent huge pages.
+    /// Whether weights ask for transparent huge pages; the KV cache, which fills up bit by bit, never does.
     pub huge_pages: Option<bool>,
     /// Kind of device the stage runs on.
     pub device: Option<Device>,

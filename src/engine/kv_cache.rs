@@ -22,8 +22,6 @@ pub struct KvSizes {
     pub prefill_batch: usize,
     /// Element type, `F32` or `F16`.
     pub dtype: Dtype,
-    /// Ask for huge pages.
-    pub huge_pages: bool,
 }
 
 /// Keys and values of all layers and sequences.
@@ -42,7 +40,8 @@ pub struct LayerCache {
 }
 
 impl KvCache {
-    /// Allocates a cache. Pages become resident when they are first written.
+    /// Allocates a cache. Pages become resident when they are first written, small ones: every head of every layer
+    /// grows on its own, so that in huge pages the first token of a small model would take hundreds of MiB.
     ///
     /// # Errors
     /// `model_unsupported` for value heads of another width than key heads or an element type the kernels lack;
@@ -74,7 +73,7 @@ impl KvCache {
                 let shape = KvShape::new(spec.kv_heads, spec.head_dim, slots, sizes.dtype)?;
                 let region = |bytes: usize| {
                     let all = bytes.checked_mul(sizes.max_seqs).ok_or_else(too_large)?;
-                    Region::new(all, sizes.huge_pages)
+                    Region::sparse(all)
                 };
                 Ok(LayerCache {
                     keys: region(shape.key_bytes())?,
@@ -107,14 +106,6 @@ impl KvCache {
     #[must_use]
     pub fn tokens_by_layer(&self) -> Vec<usize> {
         self.layers.iter().map(|layer| layer.shape.capacity()).collect()
-    }
-
-    /// Whether huge pages were asked for on every region.
-    #[must_use]
-    pub fn huge_pages(&self) -> bool {
-        self.layers
-            .iter()
-            .all(|layer| layer.keys.huge_pages() && layer.values.huge_pages())
     }
 
     /// One layer's part.

@@ -36,6 +36,19 @@ impl Region {
     /// # Errors
     /// `memory_short` when the system refuses the mapping.
     pub fn new(len: usize, huge_pages: bool) -> Result<Self, Problem> {
+        // Without the advice the system's own setting holds.
+        Self::advised(len, huge_pages.then_some(Advice::LinuxHugepage))
+    }
+
+    /// Maps `len` bytes that fill up bit by bit: never in huge pages, of which the first byte makes 2 MiB resident.
+    ///
+    /// # Errors
+    /// `memory_short` when the system refuses the mapping.
+    pub fn sparse(len: usize) -> Result<Self, Problem> {
+        Self::advised(len, Some(Advice::LinuxNoHugepage))
+    }
+
+    fn advised(len: usize, advice: Option<Advice>) -> Result<Self, Problem> {
         let page = rustix::param::page_size();
         let refused = |reason: &str| {
             Problem::new(
@@ -71,17 +84,17 @@ impl Region {
                 unmapped.map_err(|error| refused(&error.to_string()))?;
             }
         }
-        if huge_pages {
+        if let Some(advice) = advice {
             // SAFETY: our own mapping; the advice changes page sizes, never contents. Failure (EINVAL on kernels
             // without huge pages) leaves ordinary pages, which is what the plan's `thp` fact already told.
-            let _ = unsafe { madvise(at(before).cast::<c_void>(), mapped, Advice::LinuxHugepage) };
+            let _ = unsafe { madvise(at(before).cast::<c_void>(), mapped, advice) };
         }
         let start = NonNull::new(at(before)).ok_or_else(|| refused("null mapping"))?;
         Ok(Self {
             start,
             len,
             mapped,
-            huge_pages,
+            huge_pages: matches!(advice, Some(Advice::LinuxHugepage)),
         })
     }
 

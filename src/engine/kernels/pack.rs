@@ -171,6 +171,12 @@ impl PackedMatrix {
         Bytes(self.region.len() as u64)
     }
 
+    /// Whether huge pages were asked for.
+    #[must_use]
+    pub fn huge_pages(&self) -> bool {
+        self.region.huge_pages()
+    }
+
     /// Bytes held by format, such as `Q4_K (R16)`; for read-back.
     #[must_use]
     pub fn format_bytes(&self) -> BTreeMap<String, Bytes> {

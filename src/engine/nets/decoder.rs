@@ -161,6 +161,19 @@ impl Decoder {
         &self.format_bytes
     }
 
+    /// Whether huge pages were asked for on every matrix.
+    #[must_use]
+    pub fn huge_pages(&self) -> bool {
+        let in_layers = |layer: &Layer| {
+            [&layer.qkv, &layer.attention_out, &layer.gate_up, &layer.down]
+                .into_iter()
+                .all(PackedMatrix::huge_pages)
+        };
+        self.embedding.huge_pages()
+            && self.head.as_ref().is_none_or(PackedMatrix::huge_pages)
+            && self.layers.iter().all(in_layers)
+    }
+
     /// Runs one pass and returns one row of `vocab` logits for each row that asks, in row order.
     ///
     /// Rows of one sequence stand together with consecutive positions, at most the cache's `prefill_batch` of them.

@@ -63,7 +63,6 @@ impl DecoderStage {
                 max_seqs: plan.max_seqs,
                 prefill_batch: plan.prefill_batch,
                 dtype: plan.kv_dtype,
-                huge_pages: plan.huge_pages,
             },
         )?;
         let decoder = Decoder::load(card, weights, plan.huge_pages, on_progress)?;
@@ -120,7 +119,7 @@ impl Stage for DecoderStage {
             kv_bytes: self.cache.bytes(),
             kv_tokens_by_layer: self.cache.tokens_by_layer(),
             prefill_batch: sizes.prefill_batch,
-            huge_pages: self.cache.huge_pages(),
+            huge_pages: self.decoder.huge_pages(),
             weight_bytes_by_format: self.decoder.format_bytes().clone(),
         })
     }

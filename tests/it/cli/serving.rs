@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::Sandbox;
-use crate::support::tiny::TinyModel;
+use crate::support::tiny::{FAMILIES, TinyModel};
 
 /// A running `auto`; killed if a test fails before it is stopped.
 struct Serving {
@@ -192,6 +192,38 @@ fn verify_without_a_server_says_what_to_do() {
         error["error"]["remedy"].as_str().unwrap().contains("server runs"),
         "{error}"
     );
+}
+
+#[test]
+fn run_answers_the_same_from_a_folder_and_from_a_gguf_file() {
+    for family in FAMILIES {
+        let sandbox = Sandbox::new();
+        let model = TinyModel::new(family, 9);
+        let folder = sandbox.path().join("checkpoint");
+        std::fs::create_dir(&folder).unwrap();
+        model.write_safetensors(&folder, 2);
+        let file = model.write_gguf(sandbox.path());
+        let [from_folder, from_file] = [folder, file].map(|model| {
+            let model = model.display().to_string();
+            let rest = [
+                "--raw",
+                "--json",
+                "--max-tokens",
+                "6",
+                "--temperature",
+                "0",
+                "-m",
+                &model,
+            ];
+            sandbox.json(&[&["run", "the in"], &rest[..]].concat())
+        });
+        assert_eq!(from_folder["text"], from_file["text"], "{family}");
+        assert_eq!(from_folder["usage"], from_file["usage"], "{family}");
+        assert!(
+            from_folder["usage"]["completion_tokens"].as_u64().unwrap() > 0,
+            "{family}"
+        );
+    }
 }
 
 #[test]

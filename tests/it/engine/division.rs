@@ -9,7 +9,8 @@ use edge_deploy::plan::Dtype;
 use super::support::{
     Division, Loaded, Runner, argmax, cached_model, golden_json, ids_of, logits, max_difference, same_bits,
 };
-use crate::support::shared;
+use crate::support::tiny::TinyModel;
+use crate::support::{alone, rss_bytes, shared};
 
 /// The golden prompt of a tiny model, repeated with changes to `length` tokens.
 fn tiny(test: &str, name: &str, length: usize) -> Option<(Loaded, Vec<u32>)> {
@@ -208,7 +209,6 @@ fn a_ring_sees_what_a_full_cache_with_a_mask_sees() {
         max_seqs: 1,
         prefill_batch: division.chunk,
         dtype: division.dtype,
-        huge_pages: false,
     };
     let mut runner = Runner::new(&loaded.decoder, division);
     assert!(
@@ -259,7 +259,6 @@ fn the_cache_allocates_what_the_formula_says() {
                 max_seqs,
                 prefill_batch,
                 dtype,
-                huge_pages: false,
             };
             let cache = KvCache::new(spec, sizes).unwrap();
             let expected = kv::kv_bytes(spec, context, max_seqs, dtype.bytes(), prefill_batch);
@@ -310,4 +309,39 @@ fn rows_that_do_not_fit_are_refused_before_anything_is_written() {
     }
     assert!(runner.pass(&[]).is_empty());
     assert!(same_bits(&before[0], &runner.feed(&ids[..4], 0, &[3])[0]));
+}
+
+#[test]
+fn a_cache_takes_memory_as_it_is_written() {
+    if !alone("engine::division::a_cache_takes_memory_as_it_is_written") {
+        return;
+    }
+    let mut spec = TinyModel::new("llama", 1).spec;
+    spec.layers = vec![spec.layers[0].clone(); 30];
+    spec.head_dim = 64;
+    spec.value_dim = 64;
+    let sizes = KvSizes {
+        context: 8192,
+        max_seqs: 4,
+        prefill_batch: 64,
+        dtype: Dtype::F16,
+    };
+    let before = rss_bytes();
+    let mut cache = KvCache::new(&spec, sizes).unwrap();
+    let row = vec![0.5; spec.kv_heads * 64];
+    for layer in 0..30 {
+        for sequence in 0..4 {
+            cache.layer(layer).store(sequence, 0, &row, &row);
+        }
+    }
+    // One page for each layer, sequence and head of keys and of values, and the system's own tables. In pages of
+    // 2 MiB it would be nearly everything.
+    let pages = 30 * 4 * spec.kv_heads as u64 * 2;
+    let bound = 2 * pages * rustix::param::page_size() as u64 + (4 << 20);
+    let grown = rss_bytes().saturating_sub(before);
+    assert!(
+        grown <= bound && bound < cache.bytes().0,
+        "{grown} of {}",
+        cache.bytes()
+    );
 }

@@ -2,6 +2,7 @@
 //! work, and under many requests at once.
 
 mod division;
+mod formats;
 mod golden;
 pub mod serving;
 mod support;

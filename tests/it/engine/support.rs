@@ -74,7 +74,6 @@ impl<'d> Runner<'d> {
             max_seqs: division.max_seqs,
             prefill_batch: division.chunk,
             dtype: division.dtype,
-            huge_pages: false,
         };
         Self {
             decoder,

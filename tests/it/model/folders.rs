@@ -136,7 +136,12 @@ fn folders_that_could_not_be_served_are_refused() {
         (
             json!({"attention_bias": true}),
             Code::ModelUnsupported,
-            "attention_bias",
+            "its attention projections have biases (`attention_bias`",
+        ),
+        (
+            json!({"mlp_bias": true}),
+            Code::ModelUnsupported,
+            "its feed-forward projections have biases (`mlp_bias`",
         ),
         (json!({"hidden_act": "relu2"}), Code::ModelUnsupported, "relu2"),
         (

@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use edge_deploy::model::card::TensorType;
+
 /// A file being put together. Every method appends; nothing is checked, so that faults can be written too.
 #[derive(Clone, Debug)]
 pub struct GgufWriter {
@@ -22,6 +24,80 @@ struct Tensor {
     shape: Vec<u64>,
     type_id: u32,
     data: Vec<u8>,
+}
+
+/// The format's number of a tensor type.
+pub fn type_id(dtype: TensorType) -> u32 {
+    match dtype {
+        TensorType::F32 => 0,
+        TensorType::F16 => 1,
+        TensorType::Q4_0 => 2,
+        TensorType::Q4_1 => 3,
+        TensorType::Q5_0 => 6,
+        TensorType::Q5_1 => 7,
+        TensorType::Q8_0 => 8,
+        TensorType::Q2_K => 10,
+        TensorType::Q3_K => 11,
+        TensorType::Q4_K => 12,
+        TensorType::Q5_K => 13,
+        TensorType::Q6_K => 14,
+        TensorType::IQ4_NL => 20,
+        TensorType::IQ4_XS => 23,
+        TensorType::BF16 => 30,
+        TensorType::MXFP4 => 39,
+    }
+}
+
+/// Values as a float type stores them.
+pub fn encode(dtype: TensorType, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        TensorType::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        TensorType::F16 => values
+            .iter()
+            .flat_map(|&v| half::f16::from_f32(v).to_le_bytes())
+            .collect(),
+        TensorType::BF16 => values
+            .iter()
+            .flat_map(|&v| half::bf16::from_f32(v).to_le_bytes())
+            .collect(),
+        other => panic!("{other:?} is no float type"),
+    }
+}
+
+/// Blocks of a quantised type with random codes; their values have a mean near 0 and about this root mean square.
+pub fn random_blocks(dtype: TensorType, values: usize, rms: f32, random: &mut dyn FnMut() -> u64) -> Vec<u8> {
+    // Root mean square of the values when d is 1; where d and the min stand, and the min that centres the codes.
+    let (unit, d, min): (f32, usize, Option<(usize, f32)>) = match dtype {
+        TensorType::Q4_0 => (4.6, 0, None),
+        TensorType::Q4_1 => (4.6, 0, Some((2, -7.5))),
+        TensorType::Q5_0 => (9.2, 0, None),
+        TensorType::Q5_1 => (9.2, 0, Some((2, -15.5))),
+        TensorType::Q8_0 => (74.0, 0, None),
+        TensorType::Q2_K => (14.0, 80, Some((82, 1.5))),
+        TensorType::Q3_K => (43.0, 108, None),
+        TensorType::Q4_K => (258.0, 0, Some((2, 7.5))),
+        TensorType::Q5_K => (520.0, 0, Some((2, 15.5))),
+        TensorType::Q6_K => (1366.0, 208, None),
+        TensorType::IQ4_NL => (70.0, 0, None),
+        TensorType::IQ4_XS => (1300.0, 0, None),
+        TensorType::MXFP4 => (5.9, 0, None),
+        other => panic!("{other:?} has no blocks"),
+    };
+    let mut out = Vec::new();
+    for _ in 0..values / dtype.block_len() {
+        let mut block: Vec<u8> = (0..dtype.block_bytes()).map(|_| random() as u8).collect();
+        let scale = rms / unit * (0.5 + (random() % 1000) as f32 / 1000.0);
+        if dtype == TensorType::MXFP4 {
+            block[0] = (128.0 + scale.log2().round()) as u8;
+        } else {
+            block[d..d + 2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
+            if let Some((at, factor)) = min {
+                block[at..at + 2].copy_from_slice(&half::f16::from_f32(factor * scale).to_le_bytes());
+            }
+        }
+        out.extend(block);
+    }
+    out
 }
 
 fn put_text(out: &mut Vec<u8>, text: &[u8]) {
@@ -111,12 +187,7 @@ impl GgufWriter {
 
     /// An F32 tensor; `shape` outermost first.
     pub fn tensor_f32(self, name: &str, shape: &[u64], values: &[f32]) -> Self {
-        self.tensor(
-            name,
-            shape,
-            0,
-            values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        )
+        self.tensor(name, shape, 0, encode(TensorType::F32, values))
     }
 
     /// Takes tensors out again by name.

@@ -6,13 +6,13 @@
 use std::path::{Path, PathBuf};
 
 use edge_deploy::model::card::{
-    Activation, AttentionKind, DecoderSpec, GateActivation, LayerSpec, ModelFormat, RopeSpec,
+    Activation, AttentionKind, DecoderSpec, GateActivation, LayerSpec, ModelFormat, RopeSpec, TensorType,
 };
 use edge_deploy::model::families::{LAYER_ROLES, MODEL_ROLES, TensorRole, required_shape};
 use edge_deploy::model::tensor_name;
 use serde_json::{Value, json};
 
-use super::gguf::GgufWriter;
+use super::gguf::{GgufWriter, encode, type_id};
 
 /// Families that [`TinyModel::new`] knows.
 pub const FAMILIES: [&str; 4] = ["llama", "qwen3", "gemma3", "spark2_5"];
@@ -29,17 +29,21 @@ pub struct TinyModel {
     pub tensors: Vec<(TensorRole, usize, Vec<u64>, Vec<f32>)>,
 }
 
-/// Uniform numbers in -1..1 from a 64-bit state (splitmix64).
-struct Noise(u64);
+/// Uniform numbers from a 64-bit state (splitmix64).
+pub struct Noise(pub u64);
 
 impl Noise {
-    fn next(&mut self) -> f32 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        (z >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        z ^ (z >> 31)
+    }
+
+    /// -1..1.
+    pub fn next(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 }
 
@@ -137,6 +141,29 @@ impl TinyModel {
     /// The family's small network with weights from `seed`.
     pub fn new(family: &'static str, seed: u64) -> Self {
         let spec = spec(family, super::tiny_tokenizer::vocabulary(family).len());
+        Self::with_spec(family, spec, seed)
+    }
+
+    /// A small Llama whose matrices are whole blocks of every type.
+    pub fn llama_in_blocks(seed: u64) -> Self {
+        let narrow = spec("llama", super::tiny_tokenizer::vocabulary("llama").len());
+        let layer = LayerSpec {
+            attention: AttentionKind::Full,
+            rope: rope(1e4, 64),
+        };
+        let spec = DecoderSpec {
+            hidden: 256,
+            head_dim: 64,
+            value_dim: 64,
+            attention_scale: 0.125,
+            ffn: 512,
+            layers: vec![layer; 2],
+            ..narrow
+        };
+        Self::with_spec("llama", spec, seed)
+    }
+
+    fn with_spec(family: &'static str, spec: DecoderSpec, seed: u64) -> Self {
         let mut noise = Noise(seed);
         let mut tensors = Vec::new();
         let once = MODEL_ROLES.into_iter().map(|role| (role, 0));
@@ -163,8 +190,27 @@ impl TinyModel {
         }
     }
 
+    /// The same network with every value rounded to what `dtype` can hold.
+    pub fn rounded(mut self, dtype: TensorType) -> Self {
+        for (.., values) in &mut self.tensors {
+            for value in values {
+                *value = match dtype {
+                    TensorType::F16 => half::f16::from_f32(*value).to_f32(),
+                    TensorType::BF16 => half::bf16::from_f32(*value).to_f32(),
+                    _ => *value,
+                };
+            }
+        }
+        self
+    }
+
     /// The model as GGUF, ready to write or to damage.
     pub fn gguf(&self) -> GgufWriter {
+        self.gguf_as(&mut |_, values| (TensorType::F32, encode(TensorType::F32, values)))
+    }
+
+    /// The model as GGUF with each tensor as `stored` answers for its shape and values.
+    pub fn gguf_as(&self, stored: &mut dyn FnMut(&[u64], &[f32]) -> (TensorType, Vec<u8>)) -> GgufWriter {
         let spec = &self.spec;
         let key = |name: &str| format!("{}.{name}", self.family);
         let full = spec
@@ -203,7 +249,8 @@ impl TinyModel {
         file = super::tiny_tokenizer::add_to_gguf(file, self.family);
         for (role, layer, shape, values) in &self.tensors {
             let name = tensor_name(ModelFormat::Gguf, self.family, *role, *layer).unwrap();
-            file = file.tensor_f32(&name, shape, &self.in_gguf_convention(*role, shape, values));
+            let (dtype, data) = stored(shape, &self.in_gguf_convention(*role, shape, values));
+            file = file.tensor(&name, shape, type_id(dtype), data);
         }
         file
     }
@@ -285,6 +332,11 @@ impl TinyModel {
 
     /// Writes `config.json`, tokenizer and weights into `folder`, the weights in `shards` files.
     pub fn write_safetensors(&self, folder: &Path, shards: usize) {
+        self.write_safetensors_as(folder, shards, TensorType::F32);
+    }
+
+    /// The same with weights of this float type.
+    pub fn write_safetensors_as(&self, folder: &Path, shards: usize, dtype: TensorType) {
         write_json(&folder.join("config.json"), &self.config());
         super::tiny_tokenizer::write_hf(folder, self.family);
         let named: Vec<(String, &[u64], &[f32])> = self
@@ -296,13 +348,13 @@ impl TinyModel {
             })
             .collect();
         if shards == 1 {
-            std::fs::write(folder.join("model.safetensors"), safetensors(&named)).unwrap();
+            std::fs::write(folder.join("model.safetensors"), safetensors_as(&named, dtype)).unwrap();
             return;
         }
         let mut map = serde_json::Map::new();
         for (index, part) in named.chunks(named.len().div_ceil(shards)).enumerate() {
             let file = format!("model-{:05}-of-{shards:05}.safetensors", index + 1);
-            std::fs::write(folder.join(&file), safetensors(part)).unwrap();
+            std::fs::write(folder.join(&file), safetensors_as(part, dtype)).unwrap();
             map.extend(part.iter().map(|(name, ..)| (name.clone(), json!(file))));
         }
         write_json(
@@ -314,15 +366,19 @@ impl TinyModel {
 
 /// The bytes of a safetensors file of F32 tensors.
 pub fn safetensors(tensors: &[(String, &[u64], &[f32])]) -> Vec<u8> {
+    safetensors_as(tensors, TensorType::F32)
+}
+
+fn safetensors_as(tensors: &[(String, &[u64], &[f32])], dtype: TensorType) -> Vec<u8> {
     let mut header = serde_json::Map::new();
     header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
     let mut data = Vec::new();
     for (name, shape, values) in tensors {
         let begin = data.len();
-        data.extend(values.iter().flat_map(|v| v.to_le_bytes()));
+        data.extend(encode(dtype, values));
         header.insert(
             name.clone(),
-            json!({"dtype": "F32", "shape": shape, "data_offsets": [begin, data.len()]}),
+            json!({"dtype": dtype.as_str(), "shape": shape, "data_offsets": [begin, data.len()]}),
         );
     }
     let mut text = serde_json::to_vec(&Value::Object(header)).unwrap();

@@ -1,0 +1,135 @@
+//! One network in every form files come in: GGUF and safetensors, and every type of weights.
+//!
+//! In: small random networks. Out: the same logits, within what the form's arithmetic allows.
+//! Invariant: what is compared with is always the same values as F32.
+
+use std::path::Path;
+
+use edge_deploy::engine::kernels::{available, dequant};
+use edge_deploy::model::card::TensorType;
+
+use super::support::{Division, Loaded, Runner, argmax, cosine, max_difference};
+use crate::support::gguf::{encode, random_blocks};
+use crate::support::tiny::{FAMILIES, Noise, TinyModel};
+
+const TYPES: [TensorType; 16] = [
+    TensorType::F32,
+    TensorType::F16,
+    TensorType::BF16,
+    TensorType::Q4_0,
+    TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
+    TensorType::Q8_0,
+    TensorType::Q2_K,
+    TensorType::Q3_K,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+    TensorType::IQ4_NL,
+    TensorType::IQ4_XS,
+    TensorType::MXFP4,
+];
+/// Longer than the small models' windows.
+const TOKENS: usize = 40;
+
+/// Logits of some positions of one prompt.
+fn logits(loaded: &Loaded, kernels: &str) -> Vec<Vec<f32>> {
+    let vocab = u32::try_from(loaded.decoder.spec().vocab).unwrap();
+    let ids: Vec<u32> = (0..TOKENS as u32).map(|at| (at * 37 + 5) % vocab).collect();
+    let mut runner = Runner::with_kernels(&loaded.decoder, Division::default(), kernels);
+    runner.feed(&ids, 0, &[0, 7, 8, 21, TOKENS - 1])
+}
+
+fn similarity(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
+    let pairs = a.iter().flatten().zip(b.iter().flatten());
+    cosine(pairs.map(|(a, b)| (f64::from(*a), f64::from(*b))))
+}
+
+#[test]
+fn a_folder_and_a_gguf_file_of_one_network_give_the_same_logits() {
+    for family in FAMILIES {
+        for dtype in [TensorType::F32, TensorType::F16, TensorType::BF16] {
+            let model = TinyModel::new(family, 11).rounded(dtype);
+            let folder = tempfile::tempdir().unwrap();
+            model.write_safetensors_as(folder.path(), 3, dtype);
+            let elsewhere = tempfile::tempdir().unwrap();
+            let file = Loaded::open(&model.write_gguf(elsewhere.path()));
+            let folder = Loaded::open(folder.path());
+            assert_eq!(folder.card.tensors[0].dtype, dtype);
+            for kernels in available() {
+                let (a, b) = (logits(&file, kernels), logits(&folder, kernels));
+                // This table rounds the activations that meet BF16.
+                if dtype == TensorType::BF16 && kernels.ends_with("avx512_bf16") {
+                    let similarity = similarity(&a, &b);
+                    assert!(similarity >= 0.999, "{family} {dtype:?} {kernels}: {similarity}");
+                    continue;
+                }
+                for (a, b) in a.iter().zip(&b) {
+                    let difference = max_difference(a, b);
+                    assert!(difference <= 1e-4, "{family} {dtype:?} {kernels}: {difference}");
+                }
+            }
+        }
+    }
+}
+
+/// A Llama with every matrix in `dtype`, and the same values as F32; both written into `folder`.
+fn in_type(dtype: TensorType, folder: &Path) -> (Loaded, Loaded) {
+    let model = TinyModel::llama_in_blocks(3);
+    let mut noise = Noise(1000 + dtype as u64);
+    let mut values = Vec::new();
+    let mut stored = |shape: &[u64], own: &[f32]| {
+        if shape.len() == 1 {
+            values.push(own.to_vec());
+            return (TensorType::F32, encode(TensorType::F32, own));
+        }
+        let bytes = if dtype.block_len() == 1 {
+            encode(dtype, own)
+        } else {
+            let rms = 1.0 / (shape[1] as f32).sqrt();
+            random_blocks(dtype, own.len(), rms, &mut || noise.bits())
+        };
+        let mut read = vec![0.0; own.len()];
+        dequant::dequantise(dtype, &bytes, &mut read).unwrap();
+        values.push(read);
+        (dtype, bytes)
+    };
+    let packed = folder.join("packed.gguf");
+    model.gguf_as(&mut stored).write(&packed);
+    let mut values = values.into_iter();
+    let plain = folder.join("plain.gguf");
+    model
+        .gguf_as(&mut |_, _| (TensorType::F32, encode(TensorType::F32, &values.next().unwrap())))
+        .write(&plain);
+    (Loaded::open(&packed), Loaded::open(&plain))
+}
+
+#[test]
+fn every_type_of_weights_gives_the_logits_of_its_values() {
+    for dtype in TYPES {
+        let folder = tempfile::tempdir().unwrap();
+        let (packed, plain) = in_type(dtype, folder.path());
+        let held: Vec<&str> = packed.decoder.format_bytes().keys().map(String::as_str).collect();
+        assert_eq!(held, ["F32", &format!("{} (R16)", dtype.as_str())]);
+        let exact = logits(&plain, "best");
+        let size = exact.iter().flatten().map(|x| x * x).sum::<f32>() / exact.concat().len() as f32;
+        for kernels in available() {
+            let got = logits(&packed, kernels);
+            let similarity = similarity(&got, &exact);
+            assert!(similarity >= 0.999, "{dtype:?} {kernels}: cosine {similarity}");
+            let mut clear = 0;
+            for (got, exact) in got.iter().zip(&exact) {
+                let first = argmax(exact);
+                let others = exact.iter().enumerate().filter(|(id, _)| *id != first);
+                let second = others.map(|(_, x)| *x).fold(f32::MIN, f32::max);
+                // Three standard deviations of the difference that this cosine leaves.
+                if exact[first] - second > 0.14 * size.sqrt() {
+                    clear += 1;
+                    assert_eq!(argmax(got), first, "{dtype:?} {kernels}");
+                }
+            }
+            assert!(clear > 0, "{dtype:?}: no position with a clear first choice");
+        }
+    }
+}
