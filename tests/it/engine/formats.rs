@@ -111,7 +111,11 @@ fn every_type_of_weights_gives_the_logits_of_its_values() {
         let folder = tempfile::tempdir().unwrap();
         let (packed, plain) = in_type(dtype, folder.path());
         let held: Vec<&str> = packed.decoder.format_bytes().keys().map(String::as_str).collect();
-        assert_eq!(held, ["F32", &format!("{} (R16)", dtype.as_str())]);
+        let matrices = format!("{} (R16)", dtype.as_str());
+        assert!(
+            held.len() == 2 && held.contains(&"F32") && held.contains(&&*matrices),
+            "{held:?}"
+        );
         let exact = logits(&plain, "best");
         let size = exact.iter().flatten().map(|x| x * x).sum::<f32>() / exact.concat().len() as f32;
         for kernels in available() {
