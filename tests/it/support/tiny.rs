@@ -19,6 +19,9 @@ pub const FAMILIES: [&str; 4] = ["llama", "qwen3", "gemma3", "spark2_5"];
 /// Tokens of context the models say they were trained for.
 pub const CONTEXT: u32 = 512;
 
+/// How a tensor of this shape and these values is stored: type and data.
+pub type Stored<'s> = &'s mut dyn FnMut(&[u64], &[f32]) -> (TensorType, Vec<u8>);
+
 /// A network and its weights in the safetensors convention.
 #[derive(Clone, Debug)]
 pub struct TinyModel {
@@ -210,7 +213,7 @@ impl TinyModel {
     }
 
     /// The model as GGUF with each tensor as `stored` answers for its shape and values.
-    pub fn gguf_as(&self, stored: &mut dyn FnMut(&[u64], &[f32]) -> (TensorType, Vec<u8>)) -> GgufWriter {
+    pub fn gguf_as(&self, stored: Stored<'_>) -> GgufWriter {
         let spec = &self.spec;
         let key = |name: &str| format!("{}.{name}", self.family);
         let full = spec
