@@ -181,7 +181,14 @@ fn shutdown_without_grace_fails_what_runs() {
     while handle.status().queued > 0 {
         std::thread::yield_now();
     }
-    let stopper = std::thread::spawn(move || handle.shutdown(Duration::ZERO));
+    let stopper = {
+        let handle = handle.clone();
+        std::thread::spawn(move || handle.shutdown(Duration::ZERO))
+    };
+    // Held back until the stop is known, else the answer could be finished before it.
+    while !handle.status().stopping {
+        std::thread::yield_now();
+    }
     drop(held);
     stopper.join().unwrap();
     let (_, end) = wait(running);
