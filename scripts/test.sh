@@ -6,6 +6,11 @@ cd "$(dirname "$0")/.."
 # shellcheck source=/dev/null
 . target/setup.env
 
+# Where setup.sh put the OpenAI client.
+target=${CARGO_TARGET_DIR:-target}
+[ "${target#/}" != "$target" ] || target=$PWD/$target
+export EDGE_DEPLOY_TEST_PYTHON=${EDGE_DEPLOY_TEST_PYTHON:-$target/pyvenv/bin/python}
+
 begin=$SECONDS
 step() { printf '\n== %s  (%d s since the start)\n' "$*" "$((SECONDS - begin))"; }
 
@@ -38,6 +43,13 @@ done
 step "documentation"
 # shellcheck disable=SC2086
 RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --no-deps --lib $FEATURES
+
+step "models that the tests of real models use"
+for model in default gemma-3-270m; do
+    # shellcheck disable=SC2086
+    cargo run --quiet --locked $FEATURES -- pull "$model" ||
+        echo "SKIPPED: $model could not be fetched; tests of it will say so"
+done
 
 for way in "${ways[@]}"; do
     step "tests ${way:-with default features}"

@@ -7,6 +7,16 @@
     reason = "a failed unwrap is a failed test; a skipped test says so"
 )]
 
+/// Says on the terminal that a test, or part of one, is skipped. The test runner keeps what `eprintln!` says of a test
+/// that passes; this is shown all the same.
+macro_rules! skipped {
+    ($($part:tt)*) => {{
+        use std::io::Write as _;
+        // A test is not less skipped where nobody can be told.
+        let _ = writeln!(std::io::stderr().lock(), $($part)*);
+    }};
+}
+
 mod architecture;
 mod cli;
 mod config;

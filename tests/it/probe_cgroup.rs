@@ -102,7 +102,7 @@ fn tool(groups: &[&Group], command: &str) -> Option<String> {
         .status()
         .is_ok_and(|status| status.success());
     if !found {
-        eprintln!("SKIPPED a part: `{name}` is not here");
+        skipped!("SKIPPED a part: `{name}` is not here");
         return None;
     }
     Some(inside(groups, command))
@@ -133,7 +133,7 @@ fn same_as_tools(groups: &[&Group], facts: &Value, quota: bool) {
 
 /// Unwraps, or says what is skipped and why.
 fn or_skip<T>(test: &str, made: io::Result<T>) -> Option<T> {
-    made.map_err(|error| eprintln!("SKIPPED {test}: no control group can be made here: {error}"))
+    made.map_err(|error| skipped!("SKIPPED {test}: no control group can be made here: {error}"))
         .ok()
 }
 
@@ -288,7 +288,7 @@ fn everything_at_once() {
         return;
     };
     if v2 || set_v2 || memory_v2 {
-        eprintln!("SKIPPED {test}: one v2 group cannot be three groups; the other tests cover v2");
+        skipped!("SKIPPED {test}: one v2 group cannot be three groups; the other tests cover v2");
         return;
     }
     let outside = facts(&[]);

@@ -152,7 +152,7 @@ fn tool(program: &str, arguments: &[&str]) -> Option<String> {
 fn the_live_machine_agrees_with_the_usual_tools() {
     let hardware = probe::probe(&Root::live()).unwrap();
     let facts = probe::facts(&hardware);
-    let skip = |name: &str| eprintln!("SKIPPED a part: `{name}` is not here");
+    let skip = |name: &str| skipped!("SKIPPED a part: `{name}` is not here");
     match tool("nproc", &[]) {
         // nproc rounds a quota up; without one it is the allowed CPUs.
         Some(text) if hardware.quota.cpus.is_none() => {

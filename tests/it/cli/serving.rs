@@ -149,7 +149,7 @@ fn large_requests_leave_no_memory_behind() {
 fn an_address_in_brackets_is_bound() {
     let sandbox = Sandbox::new();
     if std::net::TcpListener::bind("[::1]:0").is_err() {
-        eprintln!("SKIPPED: this machine has no IPv6 loopback");
+        skipped!("SKIPPED: this machine has no IPv6 loopback");
         return;
     }
     let serving = Serving::start_with(&sandbox, None, &["--host", "[::1]"]);

@@ -15,7 +15,7 @@ fn python(test: &str) -> Option<PathBuf> {
     if works.is_ok_and(|output| output.status.success()) {
         return Some(python);
     }
-    eprintln!(
+    skipped!(
         "SKIPPED {test}: {} has no openai package (set EDGE_DEPLOY_TEST_PYTHON)",
         python.display()
     );

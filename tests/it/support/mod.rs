@@ -18,7 +18,7 @@ pub fn shared(test: &str, path: &str) -> Option<PathBuf> {
     if found.exists() {
         return Some(found);
     }
-    eprintln!(
+    skipped!(
         "SKIPPED {test}: {} is not there (set EDGE_DEPLOY_SHARED)",
         found.display()
     );
@@ -43,7 +43,7 @@ pub fn model_file(test: &str, name: &str) -> Option<PathBuf> {
             }
         }
     }
-    eprintln!(
+    skipped!(
         "SKIPPED {test}: {name} is not under {} (set EDGE_DEPLOY_CACHE_DIR)",
         root.display()
     );
