@@ -133,7 +133,8 @@ impl Handle {
         Ok(Submission { id, events })
     }
 
-    /// Cancels a request; its last event is `Done` with `Cancelled`. Returns whether it was still in the engine.
+    /// Cancels a request; its last event is `Done` with `Cancelled`. Returns whether it was still in the
+    /// engine; for a moment after its last event that may still be so.
     #[must_use = "a request that already ended cannot be cancelled"]
     pub fn cancel(&self, id: u64) -> bool {
         let flag = self.0.cancels().get(&id).and_then(Weak::upgrade);
