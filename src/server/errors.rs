@@ -90,7 +90,10 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        if self.status.is_server_error() {
+        if self.problem.code == Code::NotReady {
+            // Whoever polls /ready while the model loads is doing the right thing.
+            tracing::debug!(what = %self.problem.what, "not ready");
+        } else if self.status.is_server_error() {
             tracing::warn!(code = %self.problem.code, what = %self.problem.what, "request failed");
         }
         let mut response = (self.status, axum::Json(self.body())).into_response();
