@@ -99,7 +99,7 @@ install_rustup() {
     fi
     chmod +x "$folder/rustup-init"
     "$folder/rustup-init" -y -q --no-modify-path --profile minimal --component rustfmt,clippy \
-        --default-toolchain "$need_rust"
+        --default-toolchain "$need_rust" >&2
     rm -r "$folder"
 }
 
