@@ -53,12 +53,18 @@ def main():
         for round_number in range(args.rounds):
             turn = round_number % len(names)
             for name in names[turn:] + names[:turn]:
-                samples[name].append(arms[name](model))
+                try:
+                    samples[name].append(arms[name](model))
+                except subprocess.CalledProcessError as error:
+                    print(f"{name}: {error}", file=sys.stderr)
         print(f"\n{pathlib.Path(model).name}  threads={args.threads} rounds={args.rounds}")
         for key, label in (("prefill_tok_s", f"prefill {args.prefill}"), ("decode_tok_s", f"decode {args.decode}")):
             ours = statistics.median(s[key] for s in samples["edge-deploy"])
             for name in names:
                 values = [s[key] for s in samples[name]]
+                if not values:
+                    print(f"  {label:12} {name:20} failed in every round")
+                    continue
                 middle = statistics.median(values)
                 print(f"  {label:12} {name:20} {middle:9.1f} tok/s ({min(values):.1f}–{max(values):.1f})"
                       f"  ours/this {ours / middle:5.2f}")

@@ -347,9 +347,12 @@ fn model(card: &ModelCard, asked: &Asked) -> ModelDraft {
             "the model's own files hold one",
         ),
         (None, None) => Decision::derived(
-            "none".to_owned(),
+            "family".to_owned(),
             "model.chat_template",
-            "the model holds none, so chat requests are refused; `model.chat_template` sets one",
+            format!(
+                "the model's own files hold none, so the usual one of the family `{}` is used; `model.chat_template` sets another",
+                card.family
+            ),
         ),
     };
     if let Some(pin) = &asked.chat_template {

@@ -84,16 +84,16 @@ fn verify(key: &KeyPath) -> &'static str {
         },
         "deadlines" => "the phase fails with `deadline_passed` and names its time",
         "memory" => {
-            "RssAnon of /proc/<pid>/status against steady_bytes; its highest value against peak_bytes"
+            "RssAnon of /proc/<pid>/status stays below steady_bytes, which it reaches when every sequence has filled its context; VmHWM against peak_bytes"
         }
         "model" => match last {
             "name" => "`GET /v1/models`",
             "files" => "/proc/<pid>/maps while loading",
             "chat_template" => "`edge-deploy plan --json` names its origin; a chat request applies it",
             _ if key.as_str().starts_with("model.sampling") => {
-                "`GET /v1/models` and the request log show the values used"
+                "a request that leaves these out gets the answer of one that states them, with the same seed"
             }
-            _ => "`edge-deploy inspect` shows the model's header",
+            _ => "`edge-deploy plan -m MODEL --json` reads the model's header",
         },
         _ => "`edge-deploy probe --json`; `edge-deploy plan --json`",
     }
