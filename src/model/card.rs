@@ -191,6 +191,26 @@ pub enum TensorType {
 }
 
 impl TensorType {
+    /// Every type; entry i has discriminant i.
+    pub const ALL: [Self; 16] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q2_K,
+        Self::Q3_K,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+        Self::IQ4_NL,
+        Self::IQ4_XS,
+        Self::MXFP4,
+    ];
+
     /// Elements in one block.
     #[must_use]
     pub fn block_len(self) -> usize {
@@ -245,6 +265,14 @@ impl TensorType {
         }
     }
 }
+
+const _: () = {
+    let mut i = 0;
+    while i < TensorType::ALL.len() {
+        assert!(TensorType::ALL[i] as usize == i, "declaration order");
+        i += 1;
+    }
+};
 
 /// Where the tokenizer comes from and how large it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -294,25 +294,7 @@ fn every_instruction_set_that_a_pin_may_name_is_one_the_engine_knows() {
 #[test]
 fn weights_are_charged_as_the_engine_holds_them() {
     use edge_deploy::engine::kernels::{PackSource, PackedMatrix};
-    let kinds = [
-        TensorType::F32,
-        TensorType::F16,
-        TensorType::BF16,
-        TensorType::Q4_0,
-        TensorType::Q4_1,
-        TensorType::Q5_0,
-        TensorType::Q5_1,
-        TensorType::Q8_0,
-        TensorType::Q2_K,
-        TensorType::Q3_K,
-        TensorType::Q4_K,
-        TensorType::Q5_K,
-        TensorType::Q6_K,
-        TensorType::IQ4_NL,
-        TensorType::IQ4_XS,
-        TensorType::MXFP4,
-    ];
-    for dtype in kinds {
+    for dtype in TensorType::ALL {
         for (rows, cols) in [(16usize, 256usize), (64, 1024), (17, 512)] {
             let bytes = vec![0u8; rows * cols / dtype.block_len() * dtype.block_bytes()];
             let part = PackSource {

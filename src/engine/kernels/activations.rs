@@ -7,7 +7,7 @@
 use half::bf16;
 
 use super::Kernels;
-use super::layout::{ALL_TYPES, GROUP, Packing};
+use super::layout::{GROUP, Packing};
 use crate::engine::team::Team;
 use crate::model::card::TensorType;
 
@@ -32,14 +32,14 @@ impl Needs {
     }
 
     fn packings(self) -> impl Iterator<Item = Packing> {
-        ALL_TYPES
+        TensorType::ALL
             .into_iter()
             .filter(move |&dtype| self.0 & Self::of(dtype).0 != 0)
             .filter_map(Packing::of)
     }
 
     fn floats(self) -> bool {
-        ALL_TYPES
+        TensorType::ALL
             .into_iter()
             .any(|dtype| self.0 & Self::of(dtype).0 != 0 && Packing::of(dtype).is_none())
     }

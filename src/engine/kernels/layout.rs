@@ -22,33 +22,6 @@ pub const TILE_ROWS: usize = 16;
 /// Columns of a group: one scale of the activations, one step of every kernel.
 pub const GROUP: usize = 32;
 
-/// Every type; entry i has discriminant i.
-pub(super) const ALL_TYPES: [TensorType; 16] = [
-    TensorType::F32,
-    TensorType::F16,
-    TensorType::BF16,
-    TensorType::Q4_0,
-    TensorType::Q4_1,
-    TensorType::Q5_0,
-    TensorType::Q5_1,
-    TensorType::Q8_0,
-    TensorType::Q2_K,
-    TensorType::Q3_K,
-    TensorType::Q4_K,
-    TensorType::Q5_K,
-    TensorType::Q6_K,
-    TensorType::IQ4_NL,
-    TensorType::IQ4_XS,
-    TensorType::MXFP4,
-];
-const _: () = {
-    let mut i = 0;
-    while i < ALL_TYPES.len() {
-        assert!(ALL_TYPES[i] as usize == i, "declaration order");
-        i += 1;
-    }
-};
-
 /// How the unsigned codes of a group are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Codes {
@@ -133,7 +106,7 @@ impl Packing {
 
     /// The packed form of the type whose discriminant is `index`; for kernels compiled per type.
     pub const fn of_index(index: u8) -> Option<Self> {
-        Self::of(ALL_TYPES[index as usize])
+        Self::of(TensorType::ALL[index as usize])
     }
 
     /// Bytes of the codes of a group.

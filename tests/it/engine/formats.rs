@@ -12,24 +12,6 @@ use super::support::{Division, Loaded, Runner, argmax, cosine, max_difference};
 use crate::support::gguf::{encode, random_blocks};
 use crate::support::tiny::{FAMILIES, Noise, TinyModel};
 
-const TYPES: [TensorType; 16] = [
-    TensorType::F32,
-    TensorType::F16,
-    TensorType::BF16,
-    TensorType::Q4_0,
-    TensorType::Q4_1,
-    TensorType::Q5_0,
-    TensorType::Q5_1,
-    TensorType::Q8_0,
-    TensorType::Q2_K,
-    TensorType::Q3_K,
-    TensorType::Q4_K,
-    TensorType::Q5_K,
-    TensorType::Q6_K,
-    TensorType::IQ4_NL,
-    TensorType::IQ4_XS,
-    TensorType::MXFP4,
-];
 /// Longer than the small models' windows.
 const TOKENS: usize = 40;
 
@@ -107,7 +89,7 @@ fn in_type(dtype: TensorType, folder: &Path) -> (Loaded, Loaded) {
 
 #[test]
 fn every_type_of_weights_gives_the_logits_of_its_values() {
-    for dtype in TYPES {
+    for dtype in TensorType::ALL {
         let folder = tempfile::tempdir().unwrap();
         let (packed, plain) = in_type(dtype, folder.path());
         let held: Vec<&str> = packed.decoder.format_bytes().keys().map(String::as_str).collect();

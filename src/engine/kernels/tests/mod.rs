@@ -8,7 +8,6 @@ mod elementwise;
 mod packing;
 mod products;
 
-use super::layout::ALL_TYPES;
 use super::*;
 use crate::base::CpuSet;
 use crate::engine::team::Team;

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn every_type_unpacks_to_the_reference_bit_for_bit() {
     let mut random = Random(1);
-    for dtype in ALL_TYPES {
+    for dtype in TensorType::ALL {
         for rows in [1, 16, 37] {
             let cols = some_cols(dtype);
             // Random bytes, NaN and infinite scales included.
@@ -44,7 +44,7 @@ fn dequantisers_agree_with_an_independent_implementation() {
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let mut fields = line.split(' ');
         let name = fields.next().unwrap();
-        let dtype = ALL_TYPES.into_iter().find(|t| t.as_str() == name).unwrap();
+        let dtype = TensorType::ALL.into_iter().find(|t| t.as_str() == name).unwrap();
         let blocks = bytes(fields.next().unwrap());
         let expected = bytes(fields.next().unwrap());
         let expected: Vec<f32> = expected
@@ -62,7 +62,7 @@ fn dequantisers_agree_with_an_independent_implementation() {
         }
         seen.push(dtype);
     }
-    assert_eq!(seen, ALL_TYPES[1..], "every type but F32");
+    assert_eq!(seen, TensorType::ALL[1..], "every type but F32");
 }
 
 #[test]

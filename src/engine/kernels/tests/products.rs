@@ -24,7 +24,7 @@ fn tables_agree_with_scalar() {
     let mut random = Random(3);
     let alone = team(1);
     let scalar = select("scalar").unwrap();
-    for dtype in ALL_TYPES {
+    for dtype in TensorType::ALL {
         for rows in [1, 16, 53, 160] {
             let cols = some_cols(dtype);
             let (matrix, values) = matrix(&mut random, dtype, rows, cols);
@@ -66,7 +66,7 @@ fn tables_agree_with_scalar() {
 fn products_are_right_where_activations_are_exact() {
     let mut random = Random(4);
     let alone = team(1);
-    for dtype in ALL_TYPES {
+    for dtype in TensorType::ALL {
         let (rows, cols, tokens) = (21, some_cols(dtype), 3);
         let (matrix, values) = matrix(&mut random, dtype, rows, cols);
         // Whole numbers with one ±127 in every 32: their codes are themselves.
@@ -102,7 +102,7 @@ fn products_are_right_where_activations_are_exact() {
 fn passes_and_teams_do_not_change_a_bit() {
     let mut random = Random(5);
     let teams: Vec<Team> = [1, 2, 3].map(team).into_iter().collect();
-    for dtype in ALL_TYPES {
+    for dtype in TensorType::ALL {
         // Large enough for the team to be woken.
         let (rows, cols, tokens) = (131, some_cols(dtype), 33);
         let (matrix, _) = matrix(&mut random, dtype, rows, cols);
@@ -214,7 +214,7 @@ fn extremes_neither_panic_nor_differ() {
     let mut random = Random(7);
     let alone = team(1);
     let scalar = select("scalar").unwrap();
-    for dtype in ALL_TYPES.into_iter().filter(|&t| !is_float(t)) {
+    for dtype in TensorType::ALL.into_iter().filter(|&t| !is_float(t)) {
         let (rows, cols) = (16, dtype.block_len() * 2);
         // All bits set in the codes, then random bytes everywhere (NaN and infinite scales).
         for wild in [false, true] {
