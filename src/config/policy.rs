@@ -50,12 +50,14 @@ pub struct Policy {
     pub huge_pages: bool,
     /// How fast storage is assumed to deliver weights, in bytes per second.
     pub read_bytes_per_s: Bytes,
-    /// Factor on the computed load time that gives the load deadline.
+    /// How fast weights are assumed to be laid out, and read again by a first pass, in bytes per second.
+    pub pack_bytes_per_s: Bytes,
+    /// Factor on the computed times of loading and of the first token that gives their deadlines.
     #[schemars(range(min = 1, max = 100))]
     pub load_margin: f64,
     /// Shortest load deadline.
     pub load_min_ms: Millis,
-    /// Deadline for the first tokens after loading.
+    /// Shortest deadline for the first tokens after loading.
     pub warmup_ms: Millis,
     /// Deadline for finishing what runs after a request to stop.
     pub shutdown_ms: Millis,

@@ -114,6 +114,10 @@ fn zero(profile: &Profile, policy: &Policy, spots: &BTreeMap<KeyPath, Spot>, fou
             Some(policy.read_bytes_per_s.0),
         ),
         (
+            "policy.pack_bytes_per_s".to_owned(),
+            Some(policy.pack_bytes_per_s.0),
+        ),
+        (
             "server.max_body_bytes".to_owned(),
             server.max_body_bytes.map(|bytes| bytes.0),
         ),

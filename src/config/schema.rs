@@ -115,6 +115,9 @@ pub struct StageProfile {
     pub cpus: Option<CpuSet>,
     /// Whether each worker is pinned to one CPU.
     pub pin: Option<bool>,
+    /// Whether workers that are not pinned stay within `cpus`; without it the kernel may place them on any allowed
+    /// CPU. Follows from whether `cpus` is set.
+    pub confine: Option<bool>,
     /// Best instruction set allowed, such as `avx2` or `scalar`; `best` for no limit. Lowers the choice, never raises it.
     pub isa_cap: Option<String>,
     /// Type of arithmetic outside the quantised dot products.

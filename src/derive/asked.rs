@@ -3,19 +3,20 @@
 //! In: the merged configuration. Out: every pin with its key and place, the policy, the names that served.
 //! Invariant: a key that is set is in here or refused; nothing is given a default.
 
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+
 use super::context::ContextPins;
 use super::deadlines::DeadlinePins;
 use super::decision::Pin;
+use super::memory::Room;
 use super::server::{SamplingPins, ServerPins};
 use super::threads::ThreadPins;
-use serde::de::DeserializeOwned;
-
-use crate::base::{Bytes, Code, Dtype, Problem, Problems};
+use crate::base::{Bytes, CpuSet, Dtype, Place, Problem, Problems};
 use crate::config::schema::{Device, Priority, Secret};
-use crate::config::{Layered, Policy};
-
-/// The stage of a language model.
-pub const DECODER: &str = "decoder";
+use crate::config::{Kin, Layered, Policy};
+pub use crate::model::stages::DECODER;
 
 /// How to go on where the machine and the wishes differ. Not configuration: given for one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,30 +27,85 @@ pub struct Options {
     pub credit: Bytes,
 }
 
+/// What somebody pinned about one stage.
+#[derive(Clone, Debug, Default)]
+#[expect(missing_docs, reason = "each pin is that of the key of its name")]
+pub struct StagePins {
+    pub threads: Option<Pin<usize>>,
+    pub cpus: Option<Pin<CpuSet>>,
+    pub pin: Option<Pin<bool>>,
+    pub confine: Option<Pin<bool>>,
+    pub isa_cap: Option<Pin<String>>,
+    pub dtype: Option<Pin<Dtype>>,
+    pub weight_path: Option<Pin<String>>,
+    pub kv_dtype: Option<Pin<Dtype>>,
+    pub context: Option<Pin<usize>>,
+    pub max_seqs: Option<Pin<usize>>,
+    pub kv_bytes: Option<Pin<Bytes>>,
+    pub kv_block: Option<Pin<usize>>,
+    pub prefill_batch: Option<Pin<usize>>,
+    pub huge_pages: Option<Pin<bool>>,
+    pub device: Option<Pin<Device>>,
+}
+
+impl StagePins {
+    /// Where one of them was set, if any was.
+    #[must_use]
+    pub fn any_place(&self) -> Option<Place> {
+        fn of<T>(pin: &Option<Pin<T>>) -> Option<Place> {
+            pin.as_ref().map(|pin| pin.place.clone())
+        }
+        of(&self.threads)
+            .or_else(|| of(&self.cpus))
+            .or_else(|| of(&self.pin))
+            .or_else(|| of(&self.confine))
+            .or_else(|| of(&self.isa_cap))
+            .or_else(|| of(&self.dtype))
+            .or_else(|| of(&self.weight_path))
+            .or_else(|| of(&self.kv_dtype))
+            .or_else(|| of(&self.context))
+            .or_else(|| of(&self.max_seqs))
+            .or_else(|| of(&self.kv_bytes))
+            .or_else(|| of(&self.kv_block))
+            .or_else(|| of(&self.prefill_batch))
+            .or_else(|| of(&self.huge_pages))
+            .or_else(|| of(&self.device))
+    }
+}
+
+/// Bounds on what is derived.
+#[derive(Clone, Debug, Default)]
+#[expect(
+    missing_docs,
+    reason = "each pin is that of the key of its name under `limits`"
+)]
+pub struct LimitPins {
+    pub max_context: Option<Pin<usize>>,
+    pub kv_cache_bytes: Option<Pin<Bytes>>,
+    pub max_threads: Option<Pin<usize>>,
+    pub memory_bytes: Option<Pin<Bytes>>,
+}
+
 /// What somebody pinned, and the policy.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "each pin is that of the key of its name")]
 pub struct Asked {
     /// The class's policy.
     pub policy: Policy,
+    /// `policy.reserve_bytes` or `policy.reserve_share` as a person, and not the machine's class, set it; with its
+    /// place.
+    pub reserve: Option<String>,
     /// Profiles that served, joined, or `none`.
     pub profile: String,
     pub name: Option<Pin<String>>,
     pub family: Option<Pin<String>>,
     pub chat_template: Option<Pin<String>>,
     pub priority: Option<Pin<Priority>>,
-    pub threads: ThreadPins,
-    pub isa_cap: Option<Pin<String>>,
-    pub dtype: Option<Pin<Dtype>>,
-    pub weight_path: Option<Pin<String>>,
-    pub kv_dtype: Option<Pin<Dtype>>,
-    pub context: ContextPins,
-    pub kv_block: Option<Pin<usize>>,
-    pub prefill_batch: Option<Pin<usize>>,
-    pub huge_pages: Option<Pin<bool>>,
-    pub device: Option<Pin<Device>>,
-    /// `limits.memory_bytes`.
-    pub memory_limit: Option<Pin<Bytes>>,
+    /// `model.context`: for the first stage, unless that has its own.
+    pub context: Option<Pin<usize>>,
+    /// By stage name.
+    pub stages: BTreeMap<String, StagePins>,
+    pub limits: LimitPins,
     pub sampling: SamplingPins,
     pub server: ServerPins,
     pub deadlines: DeadlinePins,
@@ -61,25 +117,86 @@ impl Asked {
     pub fn nothing(policy: Policy) -> Self {
         Self {
             policy,
+            reserve: None,
             profile: "none".to_owned(),
             name: None,
             family: None,
             chat_template: None,
             priority: None,
-            threads: ThreadPins::default(),
-            isa_cap: None,
-            dtype: None,
-            weight_path: None,
-            kv_dtype: None,
-            context: ContextPins::default(),
-            kv_block: None,
-            prefill_batch: None,
-            huge_pages: None,
-            device: None,
-            memory_limit: None,
+            context: None,
+            stages: BTreeMap::new(),
+            limits: LimitPins::default(),
             sampling: SamplingPins::default(),
             server: ServerPins::default(),
             deadlines: DeadlinePins::default(),
+        }
+    }
+
+    /// The pins of a stage.
+    #[must_use]
+    pub fn stage(&self, name: &str) -> StagePins {
+        self.stages.get(name).cloned().unwrap_or_default()
+    }
+
+    /// What matters most.
+    #[must_use]
+    pub fn priority(&self) -> Priority {
+        self.priority.as_ref().map(|pin| pin.value).unwrap_or_default()
+    }
+
+    /// How much stays free, and by whose word.
+    #[must_use]
+    pub fn kept(&self, room: &Room) -> String {
+        match (&self.reserve, room.wanted_reserve) {
+            (Some(by), _) => format!("{} of it stay free, as {by} sets it", room.reserve),
+            (None, Some(wanted)) => format!(
+                "{} of it stay free for the system: half, because the {wanted} that this class of machine keeps would leave too little",
+                room.reserve
+            ),
+            (None, None) => format!("{} of it stay free for the system", room.reserve),
+        }
+    }
+
+    /// The same with nothing set about workers.
+    #[must_use]
+    pub fn without_workers(&self) -> Self {
+        let mut without = self.clone();
+        for pins in without.stages.values_mut() {
+            pins.threads = None;
+            pins.cpus = None;
+            pins.pin = None;
+            pins.confine = None;
+        }
+        without
+    }
+
+    /// What was set about the workers of a stage.
+    #[must_use]
+    pub fn threads(&self, stage: &str, force: bool) -> ThreadPins {
+        let pins = self.stage(stage);
+        ThreadPins {
+            threads: pins.threads,
+            cpus: pins.cpus,
+            pin: pins.pin,
+            confine: pins.confine,
+            max_threads: self.limits.max_threads.clone(),
+            force,
+        }
+    }
+
+    /// What was set about context and sequences of the first stage.
+    #[must_use]
+    pub fn context(&self, stage: &str, force: bool) -> ContextPins {
+        let pins = self.stage(stage);
+        ContextPins {
+            // A stage's own context goes before the model's.
+            context: pins.context.or_else(|| self.context.clone()),
+            max_seqs: pins.max_seqs,
+            kv_bytes: pins.kv_bytes,
+            max_context: self.limits.max_context.clone(),
+            kv_limit: self.limits.kv_cache_bytes.clone(),
+            priority: self.priority(),
+            force,
         }
     }
 }
@@ -107,8 +224,25 @@ impl Pins<'_> {
         }
     }
 
-    fn stage<T: DeserializeOwned>(&mut self, knob: &str) -> Option<Pin<T>> {
-        self.get(&format!("stages.{DECODER}.{knob}"))
+    fn stage(&mut self, name: &str) -> StagePins {
+        let key = |knob: &str| format!("stages.{name}.{knob}");
+        StagePins {
+            threads: self.get(&key("threads")),
+            cpus: self.get(&key("cpus")),
+            pin: self.get(&key("pin")),
+            confine: self.get(&key("confine")),
+            isa_cap: self.get(&key("isa_cap")),
+            dtype: self.get(&key("dtype")),
+            weight_path: self.get(&key("weight_path")),
+            kv_dtype: self.get(&key("kv_dtype")),
+            context: self.get(&key("context")),
+            max_seqs: self.get(&key("max_seqs")),
+            kv_bytes: self.get(&key("kv_bytes")),
+            kv_block: self.get(&key("kv_block")),
+            prefill_batch: self.get(&key("prefill_batch")),
+            huge_pages: self.get(&key("huge_pages")),
+            device: self.get(&key("device")),
+        }
     }
 }
 
@@ -119,22 +253,20 @@ impl Asked {
             layered,
             problems: Vec::new(),
         };
-        let priority = pins.get("priority");
-        let context = ContextPins {
-            // A stage's own context goes before the model's.
-            context: pins.stage("context").or_else(|| pins.get("model.context")),
-            max_seqs: pins.stage("max_seqs"),
-            kv_bytes: pins.stage("kv_bytes"),
-            max_context: pins.get("limits.max_context"),
-            kv_limit: pins.get("limits.kv_cache_bytes"),
-            priority: priority
-                .as_ref()
-                .map(|pin: &Pin<Priority>| pin.value)
-                .unwrap_or_default(),
-            force: false,
-        };
+        fn by_a_person<T>(pin: Option<Pin<T>>) -> Option<String> {
+            let class = [Kin::BuiltIn, Kin::Class].map(Kin::as_str);
+            pin.filter(|pin| !class.contains(&pin.layer.as_str()))
+                .map(|pin| pin.named())
+        }
+        let names: Vec<&String> = layered.profile.stages.keys().collect();
+        let stages = names
+            .into_iter()
+            .map(|name| (name.clone(), pins.stage(name)))
+            .collect();
         let asked = Self {
             policy: layered.policy,
+            reserve: by_a_person(pins.get::<Bytes>("policy.reserve_bytes"))
+                .or_else(|| by_a_person(pins.get::<f64>("policy.reserve_share"))),
             profile: if layered.profile_names.is_empty() {
                 "none".to_owned()
             } else {
@@ -143,24 +275,15 @@ impl Asked {
             name: pins.get("model.name"),
             family: pins.get("model.family"),
             chat_template: pins.get("model.chat_template"),
-            priority,
-            threads: ThreadPins {
-                threads: pins.stage("threads"),
-                cpus: pins.stage("cpus"),
-                pin: pins.stage("pin"),
+            priority: pins.get("priority"),
+            context: pins.get("model.context"),
+            stages,
+            limits: LimitPins {
+                max_context: pins.get("limits.max_context"),
+                kv_cache_bytes: pins.get("limits.kv_cache_bytes"),
                 max_threads: pins.get("limits.max_threads"),
-                force: false,
+                memory_bytes: pins.get("limits.memory_bytes"),
             },
-            isa_cap: pins.stage("isa_cap"),
-            dtype: pins.stage("dtype"),
-            weight_path: pins.stage("weight_path"),
-            kv_dtype: pins.stage("kv_dtype"),
-            context,
-            kv_block: pins.stage("kv_block"),
-            prefill_batch: pins.stage("prefill_batch"),
-            huge_pages: pins.stage("huge_pages"),
-            device: pins.stage("device"),
-            memory_limit: pins.get("limits.memory_bytes"),
             sampling: SamplingPins {
                 temperature: pins.get("sampling.temperature"),
                 top_p: pins.get("sampling.top_p"),
@@ -191,23 +314,6 @@ impl Asked {
                 shutdown: pins.get("deadlines.shutdown_ms"),
             },
         };
-        let other: Vec<&str> = layered
-            .profile
-            .stages
-            .keys()
-            .map(String::as_str)
-            .filter(|name| *name != DECODER)
-            .collect();
-        if !other.is_empty() {
-            pins.problems.push(Problem::new(
-                Code::PinUnmet,
-                format!(
-                    "the configuration pins the stages {}, which this model does not have",
-                    other.join(", ")
-                ),
-                format!("a language model has one stage, `{DECODER}`: remove the others"),
-            ));
-        }
         if pins.problems.is_empty() {
             Ok(asked)
         } else {

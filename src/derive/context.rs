@@ -5,12 +5,15 @@
 //! admitted sequence has room for its whole context, so none is ever pushed out.
 
 use super::decision::{Decision, Pin};
-use super::memory::Demand;
+use super::memory::{Demand, Room, StageDemand};
 use super::refuse;
 use crate::base::{Bytes, Code, Problem};
 use crate::config::Policy;
 use crate::config::schema::Priority;
 use crate::model::kv;
+
+/// How a bound by memory begins.
+const MEMORY: &str = "memory";
 
 /// What somebody set about context and sequences.
 #[derive(Clone, Debug, Default)]
@@ -31,37 +34,33 @@ pub struct ContextPins {
     pub force: bool,
 }
 
-/// Context, sequences and cache.
+/// Context and sequences.
 #[derive(Clone, Debug)]
 pub struct Fit {
     /// Tokens each sequence may use.
     pub context: Decision<usize>,
     /// Sequences at once.
     pub max_seqs: Decision<usize>,
-    /// Bytes of cache.
-    pub kv_bytes: Decision<Bytes>,
+    /// The stage they were chosen for.
+    pub first: &'static str,
+    /// Whether memory, and nothing else, kept context or sequences down.
+    pub bound_by_memory: bool,
     /// What a person should know.
     pub warnings: Vec<Problem>,
 }
 
-/// Chooses within `room` (what may be used less the reserve).
+/// Chooses for the first stage within `room`. Problems that do not depend on each other are reported together.
 pub fn fit(
     demand: &Demand<'_>,
     policy: &Policy,
     pins: &ContextPins,
-    available: Bytes,
-    reserve: Bytes,
-) -> Result<Fit, Problem> {
-    let mut demand = demand.clone();
-    demand.kv_pinned = pins.kv_bytes.as_ref().map(|pin| pin.value);
-    let room = Bytes(available.0.saturating_sub(reserve.0));
+    room: &Room,
+) -> Result<Fit, Vec<Problem>> {
     let case = Case {
-        demand: &demand,
+        demand,
         policy,
         pins,
         room,
-        available,
-        reserve,
     };
     case.check_pins()?;
     let mut warnings = Vec::new();
@@ -70,52 +69,69 @@ pub fn fit(
         None => case.automatic_context(&mut warnings)?,
     };
     let max_seqs = case.sequences(context.value)?;
-    let kv_bytes = match &pins.kv_bytes {
+    let by_memory = |bound: &Option<String>| bound.as_deref().is_some_and(|by| by.starts_with(MEMORY));
+    Ok(Fit {
+        first: case.first(),
+        bound_by_memory: by_memory(&context.bounded_by) || by_memory(&max_seqs.bounded_by),
+        context,
+        max_seqs,
+        warnings,
+    })
+}
+
+/// The cache of a stage, given the context and the sequences that were chosen.
+#[must_use]
+pub fn kv_bytes(
+    stage: &StageDemand<'_>,
+    pin: Option<&Pin<Bytes>>,
+    context: usize,
+    max_seqs: usize,
+) -> Decision<Bytes> {
+    let computed = stage.kv_computed(context, max_seqs);
+    let own = stage.context(context);
+    let sequences = counted(max_seqs, "sequence");
+    match pin {
         Some(pin) => Decision::pinned(
             pin,
             format!(
-                "set by {}; {} × {} tokens use {} of it",
-                pin.layer,
-                max_seqs.value,
-                context.value,
-                demand.kv_computed(context.value, max_seqs.value)
+                "set by {}; {max_seqs} × {own} tokens use {computed} of it",
+                pin.layer
             ),
+        ),
+        None if stage.stage.network.is_none() => Decision::derived(
+            computed,
+            "kv.demand",
+            "this network keeps no keys and values; what it carries along is in the ledger as `state`",
         ),
         None => Decision::derived(
-            demand.kv_computed(context.value, max_seqs.value),
+            computed,
             "kv.demand",
             format!(
-                "{} sequences × {} tokens in blocks of {}, {} a sequence; every sequence owns its slots, so no headroom is needed",
-                max_seqs.value,
-                context.value,
+                "{sequences} × {own} tokens in blocks of {}, {} a sequence; every sequence owns its slots, so no headroom is needed",
                 kv::BLOCK,
-                demand.kv_computed(context.value, 1)
+                stage.kv_computed(context, 1)
             ),
         ),
-    };
-    Ok(Fit {
-        context,
-        max_seqs,
-        kv_bytes,
-        warnings,
-    })
+    }
 }
 
 struct Case<'a> {
     demand: &'a Demand<'a>,
     policy: &'a Policy,
     pins: &'a ContextPins,
-    room: Bytes,
-    available: Bytes,
-    reserve: Bytes,
+    room: &'a Room,
 }
 
 impl Case<'_> {
+    /// The stage that context and sequences are chosen for.
+    fn first(&self) -> &'static str {
+        self.demand.stages.first().map_or("", |stage| stage.stage.name)
+    }
+
     /// The model's own longest context.
     fn model_maximum(&self) -> usize {
-        usize::try_from(self.demand.card.context_train)
-            .unwrap_or(usize::MAX)
-            .max(1)
+        let first = self.demand.stages.first();
+        first.map_or(1, |stage| stage.context(usize::MAX)).max(1)
     }
 
     /// Sequences that must fit in any case.
@@ -124,7 +140,7 @@ impl Case<'_> {
     }
 
     fn fits(&self, context: usize, seqs: usize) -> bool {
-        self.demand.fits(context, seqs, self.room)
+        self.demand.fits(context, seqs, self.room.usable())
             && self
                 .pins
                 .kv_limit
@@ -136,63 +152,66 @@ impl Case<'_> {
         super::memory::largest(limit, |context| self.fits(context, seqs))
     }
 
-    fn check_pins(&self) -> Result<(), Problem> {
+    fn check_pins(&self) -> Result<(), Vec<Problem>> {
+        let mut problems = Vec::new();
         if let Some(pin) = self.pins.max_seqs.as_ref().filter(|pin| pin.value == 0) {
-            return Err(Problem::new(
-                Code::BadValue,
-                format!("{} asks for no sequence at all", pin.named()),
-                "use at least 1, or remove the key",
-            )
-            .at(pin.place.clone()));
+            problems.push(
+                Problem::new(
+                    Code::BadValue,
+                    format!("{} asks for no sequence at all", pin.named()),
+                    "use at least 1, or remove the key",
+                )
+                .at(pin.place.clone()),
+            );
         }
         if let (Some(pin), Some(limit)) = (&self.pins.kv_bytes, &self.pins.kv_limit)
             && pin.value > limit.value
         {
-            return Err(Problem::new(
-                Code::PinUnmet,
-                format!(
-                    "{} asks for {}, but {} allows {}",
-                    pin.named(),
-                    pin.value,
-                    limit.named(),
-                    limit.value
-                ),
-                "lower the one or raise the other",
-            )
-            .at(pin.place.clone()));
+            problems.push(above(
+                pin,
+                &pin.value.to_string(),
+                limit,
+                &limit.value.to_string(),
+            ));
         }
-        Ok(())
+        let wanted = self.pins.context.as_ref().map(|pin| (pin, self.wanted(pin)));
+        if let (Some((pin, wanted)), Some(limit)) = (wanted, &self.pins.max_context)
+            && wanted > limit.value
+        {
+            problems.push(above(
+                pin,
+                &format!("{wanted} tokens"),
+                limit,
+                &limit.value.to_string(),
+            ));
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// Tokens that a pin asks for; 0 is the model's own maximum.
+    fn wanted(&self, pin: &Pin<usize>) -> usize {
+        if pin.value == 0 {
+            self.model_maximum()
+        } else {
+            pin.value
+        }
     }
 
     fn explicit_context(
         &self,
         pin: &Pin<usize>,
         warnings: &mut Vec<Problem>,
-    ) -> Result<Decision<usize>, Problem> {
+    ) -> Result<Decision<usize>, Vec<Problem>> {
         let maximum = self.model_maximum();
-        let wanted = if pin.value == 0 { maximum } else { pin.value };
+        let wanted = self.wanted(pin);
         let mut decision = Decision::pinned(pin, format!("set by {}", pin.layer));
         if pin.value == 0 {
             decision.value = maximum;
             decision.because = format!("{} asks for the model's maximum, {maximum} tokens", pin.named());
-        }
-        if let Some(limit) = self
-            .pins
-            .max_context
-            .as_ref()
-            .filter(|limit| wanted > limit.value)
-        {
-            return Err(Problem::new(
-                Code::PinUnmet,
-                format!(
-                    "{} asks for {wanted} tokens, but {} allows {}",
-                    pin.named(),
-                    limit.named(),
-                    limit.value
-                ),
-                format!("use at most {}, or raise the limit", limit.value),
-            )
-            .at(pin.place.clone()));
         }
         if wanted > maximum {
             let problem = |severe: bool| {
@@ -204,7 +223,8 @@ impl Case<'_> {
                         pin.named()
                     ),
                     format!(
-                        "use `--context {maximum}` or less{}",
+                        "use {} or less{}",
+                        pin.written(maximum),
                         if severe { ", or add `--force`" } else { "" }
                     ),
                 )
@@ -212,7 +232,7 @@ impl Case<'_> {
                 .at(pin.place.clone())
             };
             if !self.pins.force {
-                return Err(problem(true));
+                return Err(vec![problem(true)]);
             }
             warnings.push(problem(false));
         }
@@ -220,14 +240,14 @@ impl Case<'_> {
             let largest = self.largest_context(self.least_seqs(), wanted);
             let problem = refuse::context(&self.shortage(wanted), pin, largest);
             if !self.pins.force {
-                return Err(problem);
+                return Err(vec![problem]);
             }
             warnings.push(refuse::forced(problem));
         }
         Ok(decision)
     }
 
-    fn automatic_context(&self, warnings: &mut Vec<Problem>) -> Result<Decision<usize>, Problem> {
+    fn automatic_context(&self, warnings: &mut Vec<Problem>) -> Result<Decision<usize>, Vec<Problem>> {
         let maximum = self.model_maximum();
         let agentic = self.pins.priority == Priority::Agentic;
         let mut wanted = maximum;
@@ -252,8 +272,8 @@ impl Case<'_> {
             Some(fits) if fits >= floor => {
                 if fits < wanted {
                     bound = Some(format!(
-                        "memory: {} available less {} reserve",
-                        self.available, self.reserve
+                        "{MEMORY}: {} available less {} reserve",
+                        self.room.available, self.room.reserve
                     ));
                 }
                 fits
@@ -261,10 +281,10 @@ impl Case<'_> {
             _ => {
                 let problem = refuse::memory(&self.shortage(floor), fitting);
                 if !self.pins.force {
-                    return Err(problem);
+                    return Err(vec![problem]);
                 }
                 warnings.push(refuse::forced(problem));
-                bound = Some("memory: even the shortest context exceeds it".to_owned());
+                bound = Some(format!("{MEMORY}: even the shortest context exceeds it"));
                 floor
             }
         };
@@ -311,7 +331,7 @@ impl Case<'_> {
         Ok(Decision::derived(context, "context.automatic", because).bounded(bound))
     }
 
-    fn sequences(&self, context: usize) -> Result<Decision<usize>, Problem> {
+    fn sequences(&self, context: usize) -> Result<Decision<usize>, Vec<Problem>> {
         if let Some(pin) = &self.pins.max_seqs {
             // The context was chosen with this many sequences; a pinned context was checked with them.
             return Ok(Decision::pinned(
@@ -328,18 +348,18 @@ impl Case<'_> {
         let Some(fitting) = fitting else {
             // With `--force` the context was found too long above, and a warning says so.
             if !self.pins.force {
-                return Err(refuse::memory(
+                return Err(vec![refuse::memory(
                     &self.shortage(context),
                     self.largest_context(1, context),
-                ));
+                )]);
             }
             return Ok(
                 Decision::derived(1, "seqs.admission", "forced: not even one fits")
-                    .bounded(Some("memory".to_owned())),
+                    .bounded(Some(MEMORY.to_owned())),
             );
         };
         let bound = if fitting < most {
-            Some(format!("memory: {} more do not fit", most - fitting))
+            Some(format!("{MEMORY}: {} more do not fit", most - fitting))
         } else {
             None
         };
@@ -356,11 +376,13 @@ impl Case<'_> {
 
     fn shortage(&self, context: usize) -> refuse::Shortage {
         refuse::Shortage {
-            ledger: self
-                .demand
-                .ledger(context, self.least_seqs(), self.available, self.reserve),
+            ledger: self.demand.ledger(context, self.least_seqs(), self.room),
             context,
             max_seqs: self.least_seqs(),
+            seqs_pin: self.pins.max_seqs.clone(),
+            context_pin: self.pins.context.clone(),
+            stage: self.first(),
+            forced: self.pins.force,
             kv_limit: self
                 .pins
                 .kv_bytes
@@ -373,4 +395,24 @@ impl Case<'_> {
                 .flatten(),
         }
     }
+}
+
+/// A pin above a bound that somebody set too.
+fn above<T, U>(pin: &Pin<T>, asked: &str, limit: &Pin<U>, allowed: &str) -> Problem {
+    Problem::new(
+        Code::PinUnmet,
+        format!(
+            "{} asks for {asked}, but {} allows {allowed}",
+            pin.named(),
+            limit.named()
+        ),
+        format!("use at most {}, or raise the limit", pin.written(allowed)),
+    )
+    .why("a pin above a limit contradicts it")
+    .at(pin.place.clone())
+}
+
+/// `1 sequence`, `3 sequences`.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }

@@ -29,32 +29,38 @@ pub struct DeadlineDraft {
     pub shutdown: Decision<Millis>,
 }
 
-/// Load time by a cost model, the others by policy.
+/// Each phase by its own cost: loading reads the files and lays the weights out; the first token reads every weight
+/// once more. All times the margin, and never below the policy's least.
 #[must_use]
-pub fn choose(file_bytes: Bytes, policy: &Policy, pins: &DeadlinePins) -> DeadlineDraft {
-    let read = policy.read_bytes_per_s.0.max(1);
-    let seconds = file_bytes.0 as f64 / read as f64 * policy.load_margin.max(1.0);
-    let computed = Millis((seconds * 1000.0).ceil() as u64);
-    let load = computed.max(policy.load_min_ms);
-    let mut load = pin_or(
-        pins.load.as_ref(),
-        "deadline.load",
-        load,
-        format!(
-            "{file_bytes} at {}/s × {} = {computed}, at least {}; a download does not count",
-            policy.read_bytes_per_s, policy.load_margin, policy.load_min_ms
-        ),
-    );
-    if pins.load.is_none() && computed < policy.load_min_ms {
-        load = load.bounded(Some("`policy.load_min_ms`".to_owned()));
-    }
+pub fn choose(file_bytes: Bytes, held_bytes: Bytes, policy: &Policy, pins: &DeadlinePins) -> DeadlineDraft {
+    let margin = policy.load_margin.max(1.0);
+    let seconds = |bytes: Bytes, rate: Bytes| bytes.0 as f64 / rate.0.max(1) as f64;
+    let millis = |seconds: f64| Millis((seconds * margin * 1000.0).ceil() as u64);
+    let read = seconds(file_bytes, policy.read_bytes_per_s);
+    let layout = seconds(held_bytes, policy.pack_bytes_per_s);
+    let load = millis(read + layout);
+    let pass = seconds(held_bytes, policy.pack_bytes_per_s);
+    let warmup = millis(pass);
     DeadlineDraft {
-        load,
-        warmup: pin_or(
+        load: at_least(
+            pins.load.as_ref(),
+            "deadline.load",
+            load,
+            (policy.load_min_ms, "load_min_ms"),
+            format!(
+                "reading {file_bytes} at {}/s and laying out {held_bytes} at {}/s, × {margin} = {load}; a download does not count",
+                policy.read_bytes_per_s, policy.pack_bytes_per_s
+            ),
+        ),
+        warmup: at_least(
             pins.warmup.as_ref(),
             "deadline.warmup",
-            policy.warmup_ms,
-            "`policy.warmup_ms`, from the end of loading",
+            warmup,
+            (policy.warmup_ms, "warmup_ms"),
+            format!(
+                "one pass over {held_bytes} at {}/s, × {margin} = {warmup}, from the end of loading",
+                policy.pack_bytes_per_s
+            ),
         ),
         shutdown: pin_or(
             pins.shutdown.as_ref(),
@@ -63,4 +69,24 @@ pub fn choose(file_bytes: Bytes, policy: &Policy, pins: &DeadlinePins) -> Deadli
             "`policy.shutdown_ms`, from the request to stop",
         ),
     }
+}
+
+/// A computed deadline that is not below the policy's least.
+fn at_least(
+    pin: Option<&Pin<Millis>>,
+    rule: &str,
+    computed: Millis,
+    (least, key): (Millis, &str),
+    because: String,
+) -> Decision<Millis> {
+    let decision = pin_or(
+        pin,
+        rule,
+        computed.max(least),
+        format!("{because}; at least {least}"),
+    );
+    if pin.is_none() && computed < least {
+        return decision.bounded(Some(format!("`policy.{key}`")));
+    }
+    decision
 }

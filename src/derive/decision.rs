@@ -50,6 +50,19 @@ impl<T> Pin<T> {
         format!("`{}` ({})", self.key, self.place)
     }
 
+    /// How the same pin is written with another value, where it was written: the flag, the variable, `--set`, or the
+    /// key in its file.
+    #[must_use]
+    pub fn written(&self, value: impl std::fmt::Display) -> String {
+        let source = &self.place.source;
+        match self.layer.as_str() {
+            "command line" => format!("`{source} {value}`"),
+            "--set" => format!("`--set {}={value}`", self.key),
+            "environment" => format!("`{source}={value}`"),
+            _ => format!("`{}: {value}` in {source}", self.key),
+        }
+    }
+
     /// As the origin of a decision. Without the excerpt, which only a refusal shows.
     #[must_use]
     pub fn origin(&self) -> Origin {

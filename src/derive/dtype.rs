@@ -3,10 +3,12 @@
 //! In: the model's tensor types, the processor's features, pins. Out: one type each.
 //! Invariant: only types the engine computes in are chosen or accepted; a pin it cannot meet is refused by name.
 
+use super::asked::Asked;
 use super::decision::{Decision, Pin};
 use crate::base::{Code, Dtype, Problem};
-use crate::model::ModelCard;
-use crate::model::card::TensorType;
+use crate::config::Priority;
+use crate::model::StageSpec;
+use crate::model::card::{TensorFact, TensorType};
 
 /// Types of arithmetic outside the quantised products that the engine has.
 pub const COMPUTE: &[Dtype] = &[Dtype::F32];
@@ -15,15 +17,20 @@ pub const KV: &[Dtype] = &[Dtype::F32, Dtype::F16];
 
 /// Type of arithmetic outside the quantised dot products.
 pub fn compute(
-    card: &ModelCard,
+    stage: &StageSpec<'_>,
     isa: &[String],
-    stage: &str,
     pin: Option<&Pin<Dtype>>,
 ) -> Result<Decision<Dtype>, Problem> {
-    if let Some(pin) = pin {
-        return accepted(pin, stage, "arithmetic", COMPUTE);
+    match pin {
+        Some(pin) => accepted(pin, stage.name, "arithmetic", COMPUTE),
+        None => Ok(computed(stage, isa)),
     }
-    let stored = main_type(card);
+}
+
+/// The same without a pin.
+#[must_use]
+pub fn computed(stage: &StageSpec<'_>, isa: &[String]) -> Decision<Dtype> {
+    let stored = main_type(&stage.tensors);
     let has_bf16 = isa
         .iter()
         .any(|f| f == "avx512_bf16" || f == "amx_bf16" || f == "bf16");
@@ -34,41 +41,80 @@ pub fn compute(
         Some(TensorType::BF16 | TensorType::F16) => "; 16-bit weights are widened as they are multiplied",
         _ => "",
     };
-    Ok(Decision::derived(
+    Decision::derived(
         Dtype::F32,
         "dtype.compute",
         format!(
             "norms, attention and residual sums run in f32 on every processor, so the answer does not depend on it; weights are mostly {}{conversion}",
             stored.map_or("of no known type", TensorType::as_str)
         ),
-    ))
+    )
 }
 
 /// Element type of the KV cache.
-pub fn kv(card: &ModelCard, stage: &str, pin: Option<&Pin<Dtype>>) -> Result<Decision<Dtype>, Problem> {
-    if let Some(pin) = pin {
-        return accepted(pin, stage, "the KV cache", KV);
+pub fn kv(
+    stage: &StageSpec<'_>,
+    priority: Priority,
+    pin: Option<&Pin<Dtype>>,
+) -> Result<Decision<Dtype>, Problem> {
+    match pin {
+        Some(pin) => accepted(pin, stage.name, "the KV cache", KV),
+        None => Ok(cached(stage, priority)),
     }
-    Ok(if main_type(card) == Some(TensorType::F32) {
+}
+
+/// The same without a pin.
+#[must_use]
+pub fn cached(stage: &StageSpec<'_>, priority: Priority) -> Decision<Dtype> {
+    if main_type(&stage.tensors) != Some(TensorType::F32) {
+        return Decision::derived(
+            Dtype::F16,
+            "dtype.kv",
+            "f16 halves the cache; its rounding is far below that of the weights",
+        );
+    }
+    if priority == Priority::Fast {
+        return Decision::derived(
+            Dtype::F16,
+            "dtype.kv",
+            "`priority: fast` takes half the cache, although the weights are F32",
+        );
+    }
+    Decision::derived(
+        Dtype::F32,
+        "dtype.kv",
+        "the weights are F32, so the cache keeps full precision too",
+    )
+}
+
+/// The type under a priority on fidelity: f32 where that `fits` without a shorter context or fewer sequences.
+#[must_use]
+pub fn exact(asked: &Asked, fits: bool) -> Decision<Dtype> {
+    let by = asked
+        .priority
+        .as_ref()
+        .map_or_else(|| "`priority`".to_owned(), Pin::named);
+    if fits {
         Decision::derived(
             Dtype::F32,
             "dtype.kv",
-            "the weights are F32, so the cache keeps full precision too",
+            format!("{by} puts fidelity first, and an exact cache costs neither context nor sequences here"),
         )
     } else {
         Decision::derived(
             Dtype::F16,
             "dtype.kv",
-            "f16 halves the cache; its rounding is far below that of the weights",
+            format!("{by} puts fidelity first, but an f32 cache would cost context or sequences here; the rounding of f16 is far below that of the weights"),
         )
-    })
+        .bounded(Some("memory".to_owned()))
+    }
 }
 
 /// The type that holds most of the weights.
 #[must_use]
-pub fn main_type(card: &ModelCard) -> Option<TensorType> {
+pub fn main_type(tensors: &[&TensorFact]) -> Option<TensorType> {
     let mut by_type = std::collections::BTreeMap::<TensorType, u64>::new();
-    for tensor in &card.tensors {
+    for tensor in tensors {
         let elements = tensor.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d));
         let sum = by_type.entry(tensor.dtype).or_default();
         *sum = sum.saturating_add(elements);

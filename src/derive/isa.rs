@@ -4,11 +4,17 @@
 //! Invariant: a cap lowers the choice and never raises it; the engine checks the live CPU again.
 
 use super::decision::{Decision, Pin};
+use super::weight_path::HeldWeights;
 use crate::base::{Code, Problem};
+use crate::config::Priority;
 use crate::probe::Hardware;
 
 /// No limit.
 pub const BEST: &str = "best";
+
+/// The table that rounds activations which meet BF16 weights, and the one below it, which does not.
+const ROUNDS_BF16: &str = "avx512_bf16";
+const BELOW_ROUNDS_BF16: &str = "avx512_vnni";
 
 /// Caps in rising order by architecture, each with the features that its kernels use.
 const CAPS: &[(&str, &str, &[&str])] = &[
@@ -58,22 +64,85 @@ pub fn within(used: &str, cap: &str) -> bool {
         }
 }
 
+/// The kernel table, such as `x86_64-avx2`, that runs on the machine under a cap: the best one whose features it has.
+#[must_use]
+pub fn running(hardware: &Hardware, cap: &str) -> String {
+    let has = |feature: &&str| hardware.isa.iter().any(|f| f == feature);
+    let bare = cap.rsplit('-').next().unwrap_or(cap);
+    let of_arch: Vec<_> = CAPS.iter().filter(|(arch, ..)| *arch == hardware.arch).collect();
+    let limit = of_arch.iter().position(|(_, name, _)| *name == bare);
+    let up_to = if cap == BEST {
+        of_arch.len()
+    } else {
+        limit.map_or(1, |at| at + 1)
+    };
+    let best = of_arch
+        .iter()
+        .take(up_to)
+        .rfind(|(_, _, needs)| needs.iter().all(&has));
+    best.map_or_else(
+        || "scalar".to_owned(),
+        |(arch, name, _)| {
+            if *name == "scalar" {
+                (*name).to_owned()
+            } else {
+                format!("{arch}-{name}")
+            }
+        },
+    )
+}
+
+/// No cap.
+#[must_use]
+pub fn uncapped(hardware: &Hardware) -> Decision<String> {
+    let table = running(hardware, BEST);
+    let portable = if table == "scalar" {
+        format!(
+            "; for {} there are portable kernels only, which are slow",
+            hardware.arch
+        )
+    } else {
+        String::new()
+    };
+    Decision::derived(
+        BEST.to_owned(),
+        "isa.best",
+        format!(
+            "no cap: the kernels `{table}` are the best for {} with {}{portable}",
+            hardware.arch,
+            listed(&hardware.isa)
+        ),
+    )
+}
+
+/// With a priority on fidelity no table that rounds activations: the cap below the one that does, where that one
+/// would run and the stage has weights that it is for.
+fn exact(hardware: &Hardware, priority: Priority, held: &HeldWeights) -> Option<Decision<String>> {
+    let wanted = matches!(priority, Priority::Quality | Priority::Agentic);
+    let rounds = running(hardware, BEST).ends_with(ROUNDS_BF16) && held.by_format.contains_key("BF16");
+    (wanted && rounds).then(|| {
+        Decision::derived(
+            BELOW_ROUNDS_BF16.to_owned(),
+            "isa.fidelity",
+            format!(
+                "`{ROUNDS_BF16}` would round what meets BF16 weights to BF16; `priority` puts fidelity first, so those values stay f32"
+            ),
+        )
+        .bounded(Some("`priority`".to_owned()))
+    })
+}
+
 /// The cap for a stage, and a warning when the cap asks for more than the processor has.
 pub fn cap(
     hardware: &Hardware,
     pin: Option<&Pin<String>>,
+    priority: Priority,
+    held: &HeldWeights,
 ) -> Result<(Decision<String>, Vec<Problem>), Problem> {
     let has = |feature: &&str| hardware.isa.iter().any(|f| f == feature);
     let Some(pin) = pin else {
-        let because = format!(
-            "no cap: the engine takes the best kernels for {} with {}",
-            hardware.arch,
-            listed(&hardware.isa)
-        );
-        return Ok((
-            Decision::derived(BEST.to_owned(), "isa.best", because),
-            Vec::new(),
-        ));
+        let decision = exact(hardware, priority, held).unwrap_or_else(|| uncapped(hardware));
+        return Ok((decision, Vec::new()));
     };
     if pin.value == BEST {
         return Ok((Decision::pinned(pin, "no cap"), Vec::new()));
@@ -123,9 +192,7 @@ pub fn cap(
             Vec::new(),
         ));
     }
-    let best = of_arch()
-        .rfind(|(_, _, needs)| needs.iter().all(&has))
-        .map_or("scalar", |(_, name, _)| name);
+    let best = running(hardware, BEST);
     let warning = Problem::warning(
         Code::HardwareLimit,
         format!(

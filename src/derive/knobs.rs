@@ -41,13 +41,19 @@ pub fn kv_block(stage: &str, pin: Option<&Pin<usize>>) -> Result<Decision<usize>
             format!("use {}, or remove the key", kv::BLOCK),
         )
         .at(pin.place.clone())),
-        pin => Ok(pin_or(
-            pin,
-            "kv.block",
-            kv::BLOCK,
-            "the unit that attention works on; the context is rounded up to it for the cache",
-        )),
+        Some(pin) => Ok(Decision::pinned(pin, format!("set by {}", pin.layer))),
+        None => Ok(own_block()),
     }
+}
+
+/// The block of the engine's attention.
+#[must_use]
+pub fn own_block() -> Decision<usize> {
+    Decision::derived(
+        kv::BLOCK,
+        "kv.block",
+        "the unit that attention works on; the context is rounded up to it for the cache",
+    )
 }
 
 /// Whether weights and cache ask for transparent huge pages.

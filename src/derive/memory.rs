@@ -10,7 +10,7 @@ use super::weight_path::HeldWeights;
 use crate::base::{Bytes, Dtype};
 use crate::config::Policy;
 use crate::model::card::{DecoderSpec, RopeSpec};
-use crate::model::{ModelCard, kv};
+use crate::model::{ModelCard, Span, StageSpec, kv};
 
 /// Bytes for each entry of a tokenizer read from GGUF: its text, its place in the tables, its merge or score.
 /// Measured: 54 for 49 152 byte-level entries, 26 for 262 144 sentence pieces.
@@ -40,8 +40,11 @@ pub struct Ledger {
 /// One item of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LedgerItem {
-    /// `weights`, `kv`, `activations`, `rope`, `tokenizer`, `process` or `source_mapping`.
+    /// `weights`, `kv`, `activations`, `rope`, `state`, `tokenizer`, `process`, `source_mapping` or `mapped_rows`.
     pub name: String,
+    /// The stage it belongs to; absent where all share it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage: Option<String>,
     /// Size.
     pub bytes: Bytes,
     /// Anonymous memory (`true`) or pages of a mapped file (`false`).
@@ -52,75 +55,87 @@ pub struct LedgerItem {
     pub because: String,
 }
 
+impl Ledger {
+    /// Whether items belong to more than one stage.
+    #[must_use]
+    pub fn several_stages(&self) -> bool {
+        let mut stages = self.items.iter().filter_map(|item| item.stage.as_ref());
+        let first = stages.next();
+        stages.any(|stage| Some(stage) != first)
+    }
+}
+
+impl LedgerItem {
+    /// Its name, with its stage where there are several.
+    #[must_use]
+    pub fn label(&self, several_stages: bool) -> String {
+        match &self.stage {
+            Some(stage) if several_stages => format!("{stage} {}", self.name),
+            _ => self.name.clone(),
+        }
+    }
+}
+
 /// Everything that memory depends on beside context and sequences.
 #[derive(Clone, Debug)]
 pub struct Demand<'a> {
     /// The model.
     pub card: &'a ModelCard,
-    /// Its weights as held.
-    pub held: &'a HeldWeights,
-    /// Element type of the KV cache.
-    pub kv_dtype: Dtype,
-    /// Factor on the cache's computed size.
+    /// Its stages; the first is the one whose context is chosen.
+    pub stages: Vec<StageDemand<'a>>,
+    /// Factor on the caches' computed size.
     pub kv_headroom: f64,
-    /// Cache size somebody set, charged instead of the computed one.
-    pub kv_pinned: Option<Bytes>,
-    /// Tokens of prompt in one pass.
-    pub prefill_batch: usize,
-    /// Workers.
-    pub threads: usize,
     /// Factor on the computed size of work buffers.
     pub activation_headroom: f64,
     /// The process beside all else.
     pub process: Bytes,
 }
 
-impl<'a> Demand<'a> {
-    /// With the policy's factors.
-    #[must_use]
-    pub fn new(
-        card: &'a ModelCard,
-        held: &'a HeldWeights,
-        policy: &Policy,
-        kv_dtype: Dtype,
-        threads: usize,
-    ) -> Self {
-        Self {
-            card,
-            held,
-            kv_dtype,
-            kv_headroom: policy.kv_headroom,
-            kv_pinned: None,
-            prefill_batch: policy.prefill_batch.max(1),
-            threads,
-            activation_headroom: policy.activation_headroom,
-            process: policy.process_bytes,
-        }
-    }
+/// What one stage's memory depends on.
+#[derive(Clone, Debug)]
+pub struct StageDemand<'a> {
+    /// Its network.
+    pub stage: StageSpec<'a>,
+    /// Its weights as held.
+    pub held: HeldWeights,
+    /// Element type of its KV cache.
+    pub kv_dtype: Dtype,
+    /// Cache size somebody set, charged instead of the computed one.
+    pub kv_pinned: Option<Bytes>,
+    /// Rows of prompt (or frames) in one pass.
+    pub prefill_batch: usize,
+    /// Workers of its own team; 0 where it runs on another's.
+    pub threads: usize,
+}
 
-    /// The context rounded up to whole blocks of the cache.
+impl StageDemand<'_> {
+    /// Its context, given that of the first stage.
     #[must_use]
-    pub fn rounded(&self, context: usize) -> usize {
-        context.checked_next_multiple_of(kv::BLOCK).unwrap_or(usize::MAX)
+    pub fn context(&self, first: usize) -> usize {
+        match self.stage.context {
+            Span::Exactly(positions) => positions,
+            Span::UpTo(most) => first.min(usize::try_from(most).unwrap_or(usize::MAX)),
+        }
     }
 
     /// Bytes of KV cache exactly as the engine allocates it.
     #[must_use]
-    pub fn kv_computed(&self, context: usize, max_seqs: usize) -> Bytes {
-        kv::kv_bytes(
-            &self.card.decoder,
-            context,
-            max_seqs,
-            self.kv_dtype.bytes(),
-            self.prefill_batch,
-        )
+    pub fn kv_computed(&self, first: usize, max_seqs: usize) -> Bytes {
+        self.stage.network.map_or(Bytes(0), |network| {
+            kv::kv_bytes(
+                network,
+                self.context(first),
+                max_seqs,
+                self.kv_dtype.bytes(),
+                self.prefill_batch,
+            )
+        })
     }
 
     /// Bytes of KV cache that the ledger charges: what somebody set, else the computed size with headroom.
-    #[must_use]
-    pub fn kv(&self, context: usize, max_seqs: usize) -> Bytes {
+    fn kv(&self, first: usize, max_seqs: usize, headroom: f64) -> Bytes {
         self.kv_pinned
-            .unwrap_or_else(|| Bytes(scaled(self.kv_computed(context, max_seqs).0, self.kv_headroom)))
+            .unwrap_or_else(|| Bytes(scaled(self.kv_computed(first, max_seqs).0, headroom)))
     }
 
     /// Rows of a pass at most: a full batch of prompt and a token for each other sequence.
@@ -129,30 +144,215 @@ impl<'a> Demand<'a> {
     }
 
     /// Work buffers of one pass.
-    #[must_use]
-    pub fn activations(&self, max_seqs: usize) -> Bytes {
-        let spec = &self.card.decoder;
-        // In f32, for each row: residual and normed; q, k and v; attention output; gate, up and their product.
-        let queries = spec.heads * spec.head_dim;
-        let row = 2 * spec.hidden
-            + queries
-            + spec.kv_heads * (spec.head_dim + spec.value_dim)
-            + queries
-            + 3 * spec.ffn;
-        // The input of a product once more: values for float weights, 8-bit codes with scales for quantised ones.
-        let widest = spec.hidden.max(spec.ffn).max(queries) as u64;
-        let row_bytes = (row as u64)
-            .saturating_mul(4)
-            .saturating_add(widest.saturating_mul(6));
-        // For each sequence: logits and the sampler's candidates (token and weight).
-        let logits = (max_seqs as u64)
-            .saturating_mul(spec.vocab as u64)
-            .saturating_mul(4 + 8);
+    fn activations(&self, max_seqs: usize, headroom: f64) -> Bytes {
+        let mut row_bytes = self.stage.work_bytes_per_row.0;
+        let mut logits = 0;
+        if let Some(spec) = self.stage.network {
+            // In f32, for each row: residual and normed; q, k and v; attention output; gate, up and their product.
+            let queries = spec.heads * spec.head_dim;
+            let row = 2 * spec.hidden
+                + queries
+                + spec.kv_heads * (spec.head_dim + spec.value_dim)
+                + queries
+                + 3 * spec.ffn;
+            // The input of a product once more: values for float weights, 8-bit codes with scales for quantised ones.
+            let widest = spec.hidden.max(spec.ffn).max(queries) as u64;
+            row_bytes = row_bytes
+                .saturating_add((row as u64).saturating_mul(4))
+                .saturating_add(widest.saturating_mul(6));
+            // For each sequence: logits and the sampler's candidates (token and weight).
+            logits = (max_seqs as u64)
+                .saturating_mul(spec.vocab as u64)
+                .saturating_mul(4 + 8);
+        }
         let exact = self
             .rows(max_seqs)
             .saturating_mul(row_bytes)
             .saturating_add(logits);
-        Bytes(scaled(exact, self.activation_headroom))
+        Bytes(scaled(exact, headroom))
+    }
+
+    /// Sine and cosine of the rows of a pass, for every distinct rotary embedding.
+    #[must_use]
+    pub fn rope(&self, max_seqs: usize) -> Bytes {
+        let dims: u64 = distinct_ropes(self.stage.network)
+            .iter()
+            .map(|rope| rope.dims as u64)
+            .sum();
+        Bytes(dims.saturating_mul(self.rows(max_seqs)).saturating_mul(4))
+    }
+
+    fn state(&self, max_seqs: usize) -> Bytes {
+        Bytes(self.stage.state_bytes_per_seq.0.saturating_mul(max_seqs as u64))
+    }
+
+    fn workers(&self) -> u64 {
+        (self.threads as u64).saturating_mul(WORKER_BYTES)
+    }
+
+    /// Anonymous bytes of the stage.
+    fn peak(&self, first: usize, max_seqs: usize, demand: &Demand<'_>) -> u64 {
+        [
+            self.held.bytes,
+            self.kv(first, max_seqs, demand.kv_headroom).0,
+            self.activations(max_seqs, demand.activation_headroom).0,
+            self.rope(max_seqs).0,
+            self.state(max_seqs).0,
+            self.workers(),
+        ]
+        .iter()
+        .fold(0, |sum: u64, &bytes| sum.saturating_add(bytes))
+    }
+
+    /// Its items.
+    fn items(&self, first: usize, max_seqs: usize, demand: &Demand<'_>) -> Vec<LedgerItem> {
+        let item = |name: &str, bytes: Bytes, anonymous, because: String| LedgerItem {
+            name: name.to_owned(),
+            stage: Some(self.stage.name.to_owned()),
+            bytes,
+            anonymous,
+            steady: anonymous,
+            because,
+        };
+        let mut items = vec![
+            item(
+                "weights",
+                Bytes(self.held.bytes),
+                true,
+                format!(
+                    "{} weights in {} tensors, in their stored blocks",
+                    self.held.elements,
+                    self.stage.tensors.len()
+                ),
+            ),
+            item(
+                "source_mapping",
+                Bytes(self.held.largest_source),
+                false,
+                format!(
+                    "pages of the mapped weight files ({} in all) while one tensor is laid out straight into its place; given back after each",
+                    demand.card.file_bytes
+                ),
+            ),
+        ];
+        let vocabulary = self
+            .stage
+            .network
+            .map_or_else(String::new, |spec| format!(" × {}", spec.vocab));
+        items.push(item(
+            "activations",
+            self.activations(max_seqs, demand.activation_headroom),
+            true,
+            format!(
+                "work buffers for {} rows ({} of prompt, {max_seqs} of sequences), logits and candidates of {max_seqs}{vocabulary}; × {} headroom",
+                self.rows(max_seqs),
+                self.prefill_batch,
+                demand.activation_headroom
+            ),
+        ));
+        if let Some(spec) = self.stage.network {
+            items.push(item(
+                "kv",
+                self.kv(first, max_seqs, demand.kv_headroom),
+                true,
+                self.kv_because(spec, first, max_seqs, demand.kv_headroom),
+            ));
+            items.push(item(
+                "rope",
+                self.rope(max_seqs),
+                true,
+                format!(
+                    "sine and cosine of {} rows for {} rotary embeddings",
+                    self.rows(max_seqs),
+                    distinct_ropes(self.stage.network).len()
+                ),
+            ));
+        }
+        if self.stage.state_bytes_per_seq.0 > 0 {
+            items.push(item(
+                "state",
+                self.state(max_seqs),
+                true,
+                format!(
+                    "{max_seqs} sequences × {} carried from chunk to chunk",
+                    self.stage.state_bytes_per_seq
+                ),
+            ));
+        }
+        let mapped: u64 = self.stage.mapped.iter().map(|tensor| tensor.bytes.0).sum();
+        if mapped > 0 {
+            let mut rows = item(
+                "mapped_rows",
+                Bytes(mapped),
+                false,
+                "tables whose rows are read from the mapped file as they are needed".to_owned(),
+            );
+            rows.steady = true;
+            items.push(rows);
+        }
+        items
+    }
+
+    fn kv_because(&self, spec: &DecoderSpec, first: usize, max_seqs: usize, headroom: f64) -> String {
+        if self.kv_pinned.is_some() {
+            return format!(
+                "as pinned; {max_seqs} × {} tokens use {} of it",
+                self.context(first),
+                self.kv_computed(first, max_seqs)
+            );
+        }
+        let tokens = rounded(self.context(first));
+        let full = kv::slots_by_layer(spec, tokens, self.prefill_batch)
+            .iter()
+            .filter(|&&slots| slots == tokens)
+            .count();
+        format!(
+            "{max_seqs} sequences × {tokens} tokens × {} KV heads × ({} + {}) × {} bytes on {full} of {} layers, less on those with a window{}",
+            spec.kv_heads,
+            spec.head_dim,
+            spec.value_dim,
+            self.kv_dtype.bytes(),
+            spec.layers.len(),
+            if headroom > 1.0 {
+                format!(", × {headroom} headroom")
+            } else {
+                ", no headroom: every sequence owns its slots".to_owned()
+            }
+        )
+    }
+}
+
+impl<'a> Demand<'a> {
+    /// With the policy's factors.
+    #[must_use]
+    pub fn new(card: &'a ModelCard, stages: Vec<StageDemand<'a>>, policy: &Policy) -> Self {
+        Self {
+            card,
+            stages,
+            kv_headroom: policy.kv_headroom,
+            activation_headroom: policy.activation_headroom,
+            process: policy.process_bytes,
+        }
+    }
+
+    /// Bytes of KV cache of all stages, exactly as the engine allocates them.
+    #[must_use]
+    pub fn kv_computed(&self, context: usize, max_seqs: usize) -> Bytes {
+        self.sum(|stage| stage.kv_computed(context, max_seqs).0)
+    }
+
+    /// Bytes of KV cache of all stages that the ledger charges.
+    #[must_use]
+    pub fn kv(&self, context: usize, max_seqs: usize) -> Bytes {
+        self.sum(|stage| stage.kv(context, max_seqs, self.kv_headroom).0)
+    }
+
+    fn sum(&self, of: impl Fn(&StageDemand<'_>) -> u64) -> Bytes {
+        Bytes(
+            self.stages
+                .iter()
+                .fold(0u64, |sum, stage| sum.saturating_add(of(stage))),
+        )
     }
 
     /// Bytes for each entry of the tokenizer.
@@ -168,131 +368,53 @@ impl<'a> Demand<'a> {
         (self.card.tokenizer.vocab as u64).saturating_mul(self.tokenizer_entry())
     }
 
-    /// Sine and cosine of the rows of a pass, for every distinct rotary embedding.
-    #[must_use]
-    pub fn rope(&self, max_seqs: usize) -> Bytes {
-        let dims: u64 = distinct_ropes(&self.card.decoder)
-            .iter()
-            .map(|rope| rope.dims as u64)
-            .sum();
-        Bytes(dims.saturating_mul(self.rows(max_seqs)).saturating_mul(4))
-    }
-
     /// All items for a context and a number of sequences, largest first.
     #[must_use]
     pub fn items(&self, context: usize, max_seqs: usize) -> Vec<LedgerItem> {
-        let item = |name: &str, bytes: u64, anonymous, steady, because: String| LedgerItem {
+        let shared = |name: &str, bytes: u64, because: String| LedgerItem {
             name: name.to_owned(),
+            stage: None,
             bytes: Bytes(bytes),
-            anonymous,
-            steady,
+            anonymous: true,
+            steady: true,
             because,
         };
-        let spec = &self.card.decoder;
-        let tokens = self.rounded(context);
-        let full = kv::slots_by_layer(spec, tokens, self.prefill_batch)
-            .iter()
-            .filter(|&&slots| slots == tokens)
-            .count();
-        let kv_because = match self.kv_pinned {
-            Some(_) => format!(
-                "as pinned; {max_seqs} × {context} tokens use {} of it",
-                self.kv_computed(context, max_seqs)
-            ),
-            None => format!(
-                "{max_seqs} sequences × {tokens} tokens × {} KV heads × ({} + {}) × {} bytes on {full} of {} layers, less on those with a window{}",
-                spec.kv_heads,
-                spec.head_dim,
-                spec.value_dim,
-                self.kv_dtype.bytes(),
-                spec.layers.len(),
-                if self.kv_headroom > 1.0 {
-                    format!(", × {} headroom", self.kv_headroom)
-                } else {
-                    ", no headroom: every sequence owns its slots".to_owned()
-                }
-            ),
-        };
+        let threads: usize = self.stages.iter().map(|stage| stage.threads).sum();
+        let workers = self.sum(|stage| stage.workers());
         let mut items = vec![
-            item(
-                "weights",
-                self.held.bytes,
-                true,
-                true,
-                format!(
-                    "{} weights in {} tensors, in their stored blocks",
-                    self.held.elements,
-                    self.card.tensors.len()
-                ),
-            ),
-            item("kv", self.kv(context, max_seqs).0, true, true, kv_because),
-            item(
-                "activations",
-                self.activations(max_seqs).0,
-                true,
-                true,
-                format!(
-                    "work buffers for {} rows ({} of prompt, {max_seqs} of sequences), logits and candidates of {max_seqs} × {}; × {} headroom",
-                    self.rows(max_seqs),
-                    self.prefill_batch,
-                    spec.vocab,
-                    self.activation_headroom
-                ),
-            ),
-            item(
-                "rope",
-                self.rope(max_seqs).0,
-                true,
-                true,
-                format!(
-                    "sine and cosine of {} rows for {} rotary embeddings",
-                    self.rows(max_seqs),
-                    distinct_ropes(spec).len()
-                ),
-            ),
-            item(
+            shared(
                 "tokenizer",
                 self.tokenizer(),
-                true,
-                true,
                 format!(
                     "{} entries × {} bytes",
                     self.card.tokenizer.vocab,
                     self.tokenizer_entry()
                 ),
             ),
-            item(
+            shared(
                 "process",
-                self.process
-                    .0
-                    .saturating_add((self.threads as u64).saturating_mul(WORKER_BYTES)),
-                true,
-                true,
+                self.process.0.saturating_add(workers.0),
                 format!(
-                    "{} for code and server, {} workers × {}",
+                    "{} for code and server, {threads} workers × {}",
                     self.process,
-                    self.threads,
                     Bytes(WORKER_BYTES)
                 ),
             ),
-            item(
-                "source_mapping",
-                self.held.largest_source,
-                false,
-                false,
-                format!(
-                    "pages of the mapped weight files ({} in all) while one tensor is laid out straight into its place; given back after each",
-                    self.card.file_bytes
-                ),
-            ),
         ];
-        items.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        for stage in &self.stages {
+            items.extend(stage.items(context, max_seqs, self));
+        }
+        items.sort_by(|a, b| {
+            (b.bytes.cmp(&a.bytes))
+                .then_with(|| a.name.cmp(&b.name))
+                .then_with(|| a.stage.cmp(&b.stage))
+        });
         items
     }
 
     /// The ledger against what may be used.
     #[must_use]
-    pub fn ledger(&self, context: usize, max_seqs: usize, available: Bytes, reserve: Bytes) -> Ledger {
+    pub fn ledger(&self, context: usize, max_seqs: usize, room: &Room) -> Ledger {
         let items = self.items(context, max_seqs);
         let sum = |wanted: &dyn Fn(&LedgerItem) -> bool| {
             items
@@ -305,8 +427,8 @@ impl<'a> Demand<'a> {
             steady_bytes: Bytes(steady),
             peak_bytes: Bytes(sum(&|i| i.anonymous)),
             mapped_bytes: Bytes(sum(&|i| !i.anonymous)),
-            available_bytes: available,
-            reserve_bytes: reserve,
+            available_bytes: room.available,
+            reserve_bytes: room.reserve,
             items,
         }
     }
@@ -315,39 +437,30 @@ impl<'a> Demand<'a> {
     /// anonymous memory beyond what stays.
     #[must_use]
     pub fn peak(&self, context: usize, max_seqs: usize) -> Bytes {
-        let workers = (self.threads as u64).saturating_mul(WORKER_BYTES);
-        let parts = [
-            self.held.bytes,
-            self.tokenizer(),
-            self.process.0,
-            workers,
-            self.kv(context, max_seqs).0,
-            self.activations(max_seqs).0,
-            self.rope(max_seqs).0,
-        ];
-        Bytes(parts.iter().fold(0u64, |sum, &n| sum.saturating_add(n)))
+        let stages = self.sum(|stage| stage.peak(context, max_seqs, self));
+        Bytes(
+            stages
+                .0
+                .saturating_add(self.tokenizer())
+                .saturating_add(self.process.0),
+        )
     }
 
-    /// The longest context up to `limit` that fits with `max_seqs` sequences, or `None` if not even one block does.
-    #[must_use]
-    pub fn largest_context(&self, max_seqs: usize, limit: usize, room: Bytes) -> Option<usize> {
-        largest(limit, |context| self.fits(context, max_seqs, room))
-    }
-
-    /// The most sequences up to `limit` that fit with this context.
-    #[must_use]
-    pub fn most_seqs(&self, context: usize, limit: usize, room: Bytes) -> Option<usize> {
-        largest(limit, |seqs| self.fits(context, seqs, room))
-    }
-
-    /// Whether a context with so many sequences fits into `room`, and into the cache size somebody set.
+    /// Whether a context with so many sequences fits into `room`, and each stage's cache into the size somebody set.
     #[must_use]
     pub fn fits(&self, context: usize, max_seqs: usize, room: Bytes) -> bool {
         self.peak(context, max_seqs) <= room
-            && self
-                .kv_pinned
-                .is_none_or(|pinned| self.kv_computed(context, max_seqs) <= pinned)
+            && self.stages.iter().all(|stage| {
+                stage
+                    .kv_pinned
+                    .is_none_or(|pinned| stage.kv_computed(context, max_seqs) <= pinned)
+            })
     }
+}
+
+/// A context rounded up to whole blocks of the cache.
+fn rounded(context: usize) -> usize {
+    context.checked_next_multiple_of(kv::BLOCK).unwrap_or(usize::MAX)
 }
 
 /// The largest number in `1..=limit` that `fits`, given that fitting never comes back once lost.
@@ -372,9 +485,9 @@ fn scaled(bytes: u64, factor: f64) -> u64 {
     }
 }
 
-fn distinct_ropes(spec: &DecoderSpec) -> Vec<&RopeSpec> {
+fn distinct_ropes(network: Option<&DecoderSpec>) -> Vec<&RopeSpec> {
     let mut ropes: Vec<&RopeSpec> = Vec::new();
-    for layer in &spec.layers {
+    for layer in network.iter().flat_map(|spec| &spec.layers) {
         if !ropes.contains(&&layer.rope) {
             ropes.push(&layer.rope);
         }
@@ -382,14 +495,35 @@ fn distinct_ropes(spec: &DecoderSpec) -> Vec<&RopeSpec> {
     ropes
 }
 
-/// What may be used and what of it is kept free. `credit` is what will be freed before loading.
+/// What may be used and what of it stays free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// What may be used.
+    pub available: Bytes,
+    /// What of it stays free for the system.
+    pub reserve: Bytes,
+    /// What the class wants to keep free, where that is more than half of all there is.
+    pub wanted_reserve: Option<Bytes>,
+}
+
+impl Room {
+    /// What the plan may hold.
+    #[must_use]
+    pub fn usable(&self) -> Bytes {
+        Bytes(self.available.0.saturating_sub(self.reserve.0))
+    }
+}
+
+/// What may be used and what of it stays free. `credit` is what will be freed before loading; `kept` says that a
+/// person set the reserve, which is then kept as it is.
 #[must_use]
 pub fn room(
     hardware: &crate::probe::Hardware,
     policy: &Policy,
     limit: Option<Bytes>,
+    kept: bool,
     credit: Bytes,
-) -> (Bytes, Bytes) {
+) -> Room {
     let memory = &hardware.memory;
     let credited = memory.available_bytes.0.saturating_add(credit.0);
     let mut available = Bytes(credited.min(memory.total_bytes.0.max(memory.available_bytes.0)));
@@ -398,9 +532,15 @@ pub fn room(
         available = available.min(bound);
     }
     let share = policy.reserve_share.clamp(0.0, 0.9);
-    let reserve = policy
+    let wanted = policy
         .reserve_bytes
         .max(Bytes((available.0 as f64 * share) as u64));
-    // On a very small machine a fixed reserve would leave nothing: at most half of what there is.
-    (available, reserve.min(Bytes(available.0 / 2)))
+    // On a very small machine the class's reserve would leave nothing: at most half of what there is.
+    let most = if kept { available } else { Bytes(available.0 / 2) };
+    let reserve = wanted.min(most);
+    Room {
+        available,
+        reserve,
+        wanted_reserve: (!kept && reserve < wanted).then_some(wanted),
+    }
 }

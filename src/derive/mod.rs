@@ -5,6 +5,7 @@
 
 pub mod asked;
 pub mod context;
+pub mod cores;
 pub mod deadlines;
 pub mod decision;
 pub mod dtype;
@@ -14,20 +15,23 @@ pub mod memory;
 pub mod nodes;
 pub mod refuse;
 pub mod server;
+pub mod stages;
+pub mod teams;
 pub mod threads;
 pub mod weight_path;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-pub use asked::{Asked, DECODER, Options};
+pub use asked::{Asked, DECODER, Options, StagePins};
 pub use decision::{Decision, Origin, Pin};
 pub use memory::{Ledger, LedgerItem};
 
 use crate::base::{Bytes, Code, CpuSet, Dtype, Problem, Problems};
-use crate::config::{Layered, Priority};
-use crate::model::ModelCard;
+use crate::config::Layered;
+use crate::model::{ModelCard, StageSpec};
 use crate::probe::Hardware;
+use crate::probe::hardware::NumaNode;
 use decision::pin_or;
 
 /// Every knob decided.
@@ -104,104 +108,83 @@ pub fn derive_with(
     Ok(draft)
 }
 
-/// Decides every knob. Independent problems are reported together.
+/// Decides every knob. All problems are reported together: where a pin cannot be met, the search goes on as if it
+/// were not there.
 pub fn decide(
     hardware: &Hardware,
     card: &ModelCard,
     asked: &Asked,
     options: Options,
 ) -> Result<Draft, Problems> {
-    let mut problems = Vec::new();
-    let mut warnings = Vec::new();
-    let mut asked = asked.clone();
-    asked.threads.force = options.force;
-    asked.context.force = options.force;
-    let asked = &asked;
-    check_model(card, asked, &mut problems);
-    warnings.extend(asked.priority.as_ref().and_then(without_effect));
-    keep(knobs::check_device(asked.device.as_ref(), DECODER), &mut problems);
-    let isa = keep(isa::cap(hardware, asked.isa_cap.as_ref()), &mut problems);
-    let dtype = keep(
-        dtype::compute(card, &hardware.isa, DECODER, asked.dtype.as_ref()),
-        &mut problems,
-    );
-    let kv_dtype = keep(dtype::kv(card, DECODER, asked.kv_dtype.as_ref()), &mut problems);
-    let held = weight_path::held_weights(card);
-    let path = keep(
-        weight_path::choose(&held, DECODER, asked.weight_path.as_ref()),
-        &mut problems,
-    );
-    let workers = keep(
-        threads::choose(hardware, &asked.policy, &asked.threads, None),
-        &mut problems,
-    );
-    let kv_block = keep(knobs::kv_block(DECODER, asked.kv_block.as_ref()), &mut problems);
-    let (
-        Some((isa_cap, isa_warnings)),
-        Some(dtype),
-        Some(kv_dtype),
-        Some(weight_path),
-        Some(workers),
-        Some(kv_block),
-    ) = (isa, dtype, kv_dtype, path, workers, kv_block)
-    else {
-        return Err(Problems(problems));
-    };
-    if !problems.is_empty() {
-        return Err(Problems(problems));
-    }
-    warnings.extend(isa_warnings);
-
-    let mut demand = memory::Demand::new(card, &held, &asked.policy, kv_dtype.value, workers.threads.value);
-    if let Some(pin) = &asked.prefill_batch {
-        demand.prefill_batch = pin.value.max(1);
-    }
-    let limit = asked.memory_limit.as_ref().map(|pin| pin.value);
-    let (available, reserve) = memory::room(hardware, &asked.policy, limit, options.credit);
-    let fit = context::fit(&demand, &asked.policy, &asked.context, available, reserve)?;
-    warnings.extend(fit.warnings);
-    let (context, max_seqs) = (fit.context.value, fit.max_seqs.value);
-    demand.kv_pinned = asked.context.kv_bytes.as_ref().map(|pin| pin.value);
-
-    let placed = place(
+    let specs = card.stages();
+    let mut found = Found::default();
+    check_model(card, &specs, asked, &mut found);
+    let mut choices: Vec<stages::Choice<'_>> = specs
+        .iter()
+        .map(|spec| stages::Choice::of(hardware, spec, card, asked, &mut found))
+        .collect();
+    let teams = found.keep_or(divide(hardware, &specs, asked, options, None), || {
+        divide(hardware, &specs, &asked.without_workers(), options, None)
+    })?;
+    let room = memory::room(
         hardware,
-        asked,
-        workers,
-        &demand,
-        (context, max_seqs),
-        (available, reserve),
-    )?;
-    warnings.extend(placed.warnings);
-    demand.threads = placed.workers.threads.value;
-    warnings.extend(placed.workers.warnings);
-    let ledger = demand.ledger(context, max_seqs, placed.available, reserve);
-
-    let prefill_batch = knobs::prefill_batch(&asked.policy, context, asked.prefill_batch.as_ref());
-    let (huge_pages, huge_warning) = knobs::huge_pages(hardware, &asked.policy, asked.huge_pages.as_ref());
-    warnings.extend(huge_warning);
-    let server = server::choose(
+        &asked.policy,
+        asked.limits.memory_bytes.as_ref().map(|pin| pin.value),
+        asked.reserve.is_some(),
+        options.credit,
+    );
+    let mut demand = memory::Demand::new(card, stages::demands(&choices, &teams, asked), &asked.policy);
+    let first = choices.first().map_or(DECODER, |choice| choice.name);
+    let context_pins = asked.context(first, options.force);
+    let exact = stages::exact_cache(&mut choices, &mut demand, asked, &context_pins, &room);
+    let fit = match exact {
+        Some(fit) => Some(fit),
+        None => found.keep(context::fit(&demand, &asked.policy, &context_pins, &room)),
+    };
+    // Without a fit the rest is still checked, against the context that was asked for.
+    let context = fit.as_ref().map_or_else(
+        || context_pins.context.as_ref().map_or(usize::MAX, |pin| pin.value),
+        |fit| fit.context.value,
+    );
+    let max_seqs = fit.as_ref().map_or(1, |fit| fit.max_seqs.value);
+    for choice in &choices {
+        choice.check_against(context, max_seqs, &demand, asked, &mut found);
+    }
+    let server = found.keep(server::choose(
         hardware.environment,
         &asked.server,
         context,
         max_seqs,
-        &mut warnings,
-    )?;
-    let stage = StageDraft {
-        threads: placed.workers.threads,
-        cpus: placed.workers.cpus,
-        pin: placed.workers.pin,
-        confine: placed.workers.confine,
-        isa_cap,
-        dtype,
-        weight_path,
-        kv_dtype,
-        context: fit.context,
-        max_seqs: fit.max_seqs,
-        kv_bytes: fit.kv_bytes,
-        kv_block,
-        prefill_batch,
-        huge_pages,
+    ));
+    let (Some(fit), Some((server, server_warnings)), true) = (fit, server, found.problems.is_empty()) else {
+        return Err(Problems(found.problems));
     };
+
+    let placed = place(
+        hardware,
+        &specs,
+        asked,
+        options,
+        teams,
+        &demand,
+        (context, max_seqs),
+        room,
+    )?;
+    for (stage, team) in demand.stages.iter_mut().zip(&placed.teams) {
+        stage.threads = stages::own_threads(&stage.stage, team);
+    }
+    let ledger = demand.ledger(context, max_seqs, &placed.room);
+    let held: u64 = demand.stages.iter().map(|stage| stage.held.bytes).sum();
+
+    let mut warnings = found.warnings;
+    warnings.extend(fit.warnings.iter().cloned());
+    warnings.extend(placed.warnings);
+    warnings.extend(server_warnings);
+    let mut drafts = BTreeMap::new();
+    for ((choice, team), stage) in choices.into_iter().zip(placed.teams).zip(&demand.stages) {
+        let (name, draft) = choice.settle(hardware, team, stage, &fit, asked, &mut warnings);
+        drafts.insert(name.to_owned(), draft);
+    }
     Ok(Draft {
         model: model(card, asked),
         hardware_class: Decision::derived(
@@ -214,23 +197,46 @@ pub fn decide(
             "probe.fingerprint",
             "what must match for a measurement to be used again",
         ),
-        stages: BTreeMap::from([(DECODER.to_owned(), stage)]),
+        stages: drafts,
         server,
-        deadlines: deadlines::choose(card.file_bytes, &asked.policy, &asked.deadlines),
+        deadlines: deadlines::choose(card.file_bytes, Bytes(held), &asked.policy, &asked.deadlines),
         memory: ledger,
-        memory_because: placed.memory_because,
+        memory_because: placed.because,
         warnings,
     })
 }
 
-/// The value, or `None` after noting the problem.
-fn keep<T>(result: Result<T, Problem>, problems: &mut Vec<Problem>) -> Option<T> {
-    result.map_err(|problem| problems.push(problem)).ok()
+/// Problems and warnings on the way to a draft.
+#[derive(Debug, Default)]
+struct Found {
+    problems: Vec<Problem>,
+    warnings: Vec<Problem>,
 }
 
-fn check_model(card: &ModelCard, asked: &Asked, problems: &mut Vec<Problem>) {
+impl Found {
+    /// The value, or `None` after noting why there is none.
+    fn keep<T>(&mut self, result: Result<T, impl Into<Problems>>) -> Option<T> {
+        result
+            .map_err(|problems| self.problems.extend(problems.into().0))
+            .ok()
+    }
+
+    /// The value, or after noting why there is none what `without` the pins gives.
+    fn keep_or<T>(
+        &mut self,
+        result: Result<T, Vec<Problem>>,
+        without: impl FnOnce() -> Result<T, Vec<Problem>>,
+    ) -> Result<T, Problems> {
+        match self.keep(result) {
+            Some(value) => Ok(value),
+            None => without().map_err(|_| Problems(std::mem::take(&mut self.problems))),
+        }
+    }
+}
+
+fn check_model(card: &ModelCard, specs: &[StageSpec<'_>], asked: &Asked, found: &mut Found) {
     if let Some(pin) = asked.family.as_ref().filter(|pin| pin.value != card.family) {
-        problems.push(
+        found.problems.push(
             Problem::new(
                 Code::PinUnmet,
                 format!(
@@ -244,90 +250,127 @@ fn check_model(card: &ModelCard, asked: &Asked, problems: &mut Vec<Problem>) {
             .at(pin.place.clone()),
         );
     }
+    let known: Vec<&str> = specs.iter().map(|spec| spec.name).collect();
+    for name in asked.stages.keys().filter(|name| !known.contains(&name.as_str())) {
+        let mut problem = Problem::new(
+            Code::PinUnmet,
+            format!("the configuration pins the stage `{name}`, which this model does not have"),
+            format!(
+                "this model's stages are `{}`: remove the others",
+                known.join("`, `")
+            ),
+        );
+        problem.place = asked.stage(name).any_place();
+        found.problems.push(problem);
+    }
 }
 
-/// A priority that nothing follows yet is said rather than swallowed.
-fn without_effect(pin: &Pin<Priority>) -> Option<Problem> {
-    matches!(pin.value, Priority::Quality | Priority::Fast).then(|| {
-        Problem::warning(
-            Code::PinUnmet,
-            format!(
-                "{} changes nothing: there is one weight path, which keeps the weights as they are",
-                pin.named()
-            ),
-            "choose a model file with more or fewer bits a weight, or remove the key",
-        )
-        .at(pin.place.clone())
-    })
+fn divide(
+    hardware: &Hardware,
+    specs: &[StageSpec<'_>],
+    asked: &Asked,
+    options: Options,
+    node: Option<&NumaNode>,
+) -> Result<Vec<threads::Threads>, Vec<Problem>> {
+    let members: Vec<teams::Member<'_>> = specs
+        .iter()
+        .map(|stage| teams::Member {
+            stage,
+            pins: asked.threads(stage.name, options.force),
+        })
+        .collect();
+    teams::divide(hardware, &asked.policy, &members, node)
 }
 
 /// Workers in their final place and the memory that goes with it.
 struct Placed {
-    workers: threads::Threads,
-    available: Bytes,
-    memory_because: String,
+    teams: Vec<threads::Threads>,
+    room: memory::Room,
+    because: String,
     warnings: Vec<Problem>,
 }
 
 /// Moves derived workers onto one NUMA node where that serves. The context was decided before and stays: binding
 /// must never shorten it.
+#[expect(clippy::too_many_arguments, reason = "one call, and each is its own thing")]
 fn place(
     hardware: &Hardware,
+    specs: &[StageSpec<'_>],
     asked: &Asked,
-    workers: threads::Threads,
+    options: Options,
+    teams: Vec<threads::Threads>,
     demand: &memory::Demand<'_>,
     (context, max_seqs): (usize, usize),
-    (available, reserve): (Bytes, Bytes),
-) -> Result<Placed, Problem> {
+    room: memory::Room,
+) -> Result<Placed, Problems> {
     let source = if hardware.memory.available_source.is_empty() {
         "the kernel".to_owned()
     } else {
         hardware.memory.available_source.clone()
     };
+    let kept = asked.kept(&room);
     let mut placed = Placed {
-        workers,
-        available,
-        memory_because: format!(
-            "{available} may be used, by {source}; {reserve} of it stay free for the system"
-        ),
+        teams,
+        because: format!("{} may be used, by {source}; {kept}", room.available),
+        room,
         warnings: Vec::new(),
     };
-    if asked.threads.cpus.is_some() {
+    if asked.stages.values().any(|pins| pins.cpus.is_some()) {
         return Ok(placed);
     }
     let usable = threads::usable(hardware)?;
-    let wanted = match &asked.threads.threads {
-        Some(pin) => nodes::Wanted::Exactly(pin.value),
-        None => nodes::Wanted::Derived(placed.workers.threads.value),
+    let own = |team: &threads::Threads, spec: &StageSpec<'_>| stages::own_threads(spec, team);
+    let total: usize = placed
+        .teams
+        .iter()
+        .zip(specs)
+        .map(|(team, spec)| own(team, spec))
+        .sum();
+    let pinned = asked.stages.values().any(|pins| pins.threads.is_some());
+    let wanted = if pinned {
+        nodes::Wanted::Exactly(total)
+    } else {
+        nodes::Wanted::Derived(total)
     };
-    let needed = Bytes(demand.peak(context, max_seqs).0.saturating_add(reserve.0));
+    let needed = Bytes(
+        demand
+            .peak(context, max_seqs)
+            .0
+            .saturating_add(placed.room.reserve.0),
+    );
     match nodes::choose(hardware, &usable, wanted, needed) {
         nodes::Choice::Single => {}
         nodes::Choice::Node(node, because) => {
-            placed.workers = threads::choose(hardware, &asked.policy, &asked.threads, Some(node))?;
-            if let Some(free) = node.available_bytes.filter(|free| *free < available) {
-                placed.available = free;
-                placed.memory_because = format!(
-                    "{free} are free on NUMA node {}, where the workers stay; {reserve} of it stay free for the system",
+            placed.teams = divide(hardware, specs, asked, options, Some(node))?;
+            if let Some(free) = node.available_bytes.filter(|free| *free < placed.room.available) {
+                placed.room.available = free;
+                placed.because = format!(
+                    "{free} are free on NUMA node {}, where the workers stay; {kept}",
                     node.id
                 );
             }
-            let cpus = &mut placed.workers.cpus;
-            cpus.because = format!("{}; {because}", cpus.because);
-            cpus.bounded_by = Some(format!("NUMA node {}", node.id));
+            for team in &mut placed.teams {
+                team.cpus.because = format!("{}; {because}", team.cpus.because);
+                team.cpus.bounded_by = Some(format!("NUMA node {}", node.id));
+            }
         }
         nodes::Choice::All(because) => {
+            let first = specs.first().map_or(DECODER, |spec| spec.name);
             placed.warnings.push(
                 Problem::warning(
                     Code::HardwareLimit,
                     because.clone(),
-                    "pin `stages.decoder.cpus` to the CPUs of one node if answers are faster so",
+                    format!("pin `stages.{first}.cpus` to the CPUs of one node if answers are faster so"),
                 )
                 .why("memory of another node is slower to read"),
             );
-            let cpus = &mut placed.workers.cpus;
-            cpus.because = format!("{}; {because}", cpus.because);
+            for team in &mut placed.teams {
+                team.cpus.because = format!("{}; {because}", team.cpus.because);
+            }
         }
+    }
+    for team in &mut placed.teams {
+        placed.warnings.append(&mut team.warnings);
     }
     Ok(placed)
 }

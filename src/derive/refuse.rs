@@ -24,6 +24,14 @@ pub struct Shortage {
     pub kv_needed: Bytes,
     /// Fewer sequences that would fit the same context.
     pub seqs_with_less: Option<usize>,
+    /// Where sequences were set.
+    pub seqs_pin: Option<Pin<usize>>,
+    /// Where the context was set.
+    pub context_pin: Option<Pin<usize>>,
+    /// The stage whose context it is.
+    pub stage: &'static str,
+    /// Whether going on was asked for already.
+    pub forced: bool,
 }
 
 impl Shortage {
@@ -42,12 +50,13 @@ impl Shortage {
 
     /// `weights 1.2 GiB, kv 448.0 MiB, …`, anonymous items only.
     fn items(&self) -> String {
+        let several = self.ledger.several_stages();
         let listed: Vec<String> = self
             .ledger
             .items
             .iter()
             .filter(|item| item.anonymous && item.bytes.0 > 0)
-            .map(|item| format!("{} {}", item.name, item.bytes))
+            .map(|item| format!("{} {}", item.label(several), item.bytes))
             .collect();
         listed.join(", ")
     }
@@ -74,7 +83,7 @@ impl Shortage {
 
     fn why(&self) -> String {
         format!(
-            "the plan would hold {}; {} is kept free for the system",
+            "the plan would hold {}; {} stay free for the system",
             self.items(),
             self.ledger.reserve_bytes
         )
@@ -92,18 +101,27 @@ impl Shortage {
             "largest_context": largest,
             "fewer_seqs_that_fit": self.seqs_with_less,
             "items": self.ledger.items.iter().map(|item| json!({
-                "name": item.name, "bytes": item.bytes, "anonymous": item.anonymous, "steady": item.steady,
+                "name": item.name, "stage": item.stage, "bytes": item.bytes, "anonymous": item.anonymous, "steady": item.steady,
             })).collect::<Vec<_>>(),
         })
     }
 
-    fn remedies(&self, largest: Option<usize>) -> Vec<String> {
+    /// What would fit, in the words of whoever set what does not.
+    fn remedies(&self, largest: Option<usize>) -> String {
         let mut remedies = Vec::new();
         if let Some(largest) = largest.filter(|&n| n < self.context) {
-            remedies.push(format!("`--context {largest}` is the longest that fits"));
+            let written = self
+                .context_pin
+                .as_ref()
+                .map_or_else(|| format!("`--context {largest}`"), |pin| pin.written(largest));
+            remedies.push(format!("{written} is the longest that fits"));
         }
         if let Some(seqs) = self.seqs_with_less {
-            remedies.push(format!("`max_seqs: {seqs}` fits with {} tokens", self.context));
+            let written = self.seqs_pin.as_ref().map_or_else(
+                || format!("`--set stages.{}.max_seqs={seqs}`", self.stage),
+                |pin| pin.written(seqs),
+            );
+            remedies.push(format!("{written} fits with {} tokens", self.context));
         }
         if largest.is_none() && self.seqs_with_less.is_none() {
             remedies.push(format!(
@@ -111,19 +129,20 @@ impl Shortage {
                 self.short()
             ));
         }
-        remedies
+        if !self.forced {
+            remedies.push("`--force` goes on all the same".to_owned());
+        }
+        remedies.join("; ")
     }
 }
 
 /// An explicit context that does not fit.
 #[must_use]
 pub fn context(shortage: &Shortage, pin: &Pin<usize>, largest: Option<usize>) -> Problem {
-    let mut remedies = shortage.remedies(largest);
-    remedies.push("`--force` goes on all the same".to_owned());
     Problem::new(
         Code::ContextTooLong,
         format!("{} cannot be met: {}", pin.named(), shortage.what()),
-        remedies.join("; "),
+        shortage.remedies(largest),
     )
     .why(shortage.why())
     .at(pin.place.clone())
@@ -133,9 +152,7 @@ pub fn context(shortage: &Shortage, pin: &Pin<usize>, largest: Option<usize>) ->
 /// A model that does not fit with any context worth serving.
 #[must_use]
 pub fn memory(shortage: &Shortage, largest: Option<usize>) -> Problem {
-    let mut remedies = shortage.remedies(largest);
-    remedies.push("`--force` goes on all the same".to_owned());
-    Problem::new(Code::MemoryShort, shortage.what(), remedies.join("; "))
+    Problem::new(Code::MemoryShort, shortage.what(), shortage.remedies(largest))
         .why(shortage.why())
         .with(shortage.details(largest))
 }

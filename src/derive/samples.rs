@@ -2,7 +2,7 @@
 //!
 //! In: a few numbers. Out: complete `Hardware`, `ModelCard` and `Pin`. Invariant: built in tests only.
 
-use super::Pin;
+use super::{Asked, DECODER, Pin, StagePins};
 use crate::base::{Bytes, CpuSet, Place};
 use crate::config::Policy;
 use crate::model::ModelCard;
@@ -15,6 +15,13 @@ use crate::probe::hardware::{
     Confidence, Core, CoreKind, CpuQuota, Cpus, Environment, HardwareClass, Memory, NumaNode, SCHEMA,
     Thermal, Topology,
 };
+
+impl Asked {
+    /// The pins of the one stage of a language model, to be set.
+    pub(crate) fn decoder(&mut self) -> &mut StagePins {
+        self.stages.entry(DECODER.to_owned()).or_default()
+    }
+}
 
 pub(crate) fn cpus(text: &str) -> CpuSet {
     text.parse().expect("a CPU list")
@@ -131,6 +138,7 @@ pub(crate) fn policy() -> Policy {
         io_cpus_from: 4,
         huge_pages: true,
         read_bytes_per_s: Bytes(500_000_000),
+        pack_bytes_per_s: Bytes(100_000_000),
         load_margin: 3.0,
         load_min_ms: crate::base::Millis(60_000),
         warmup_ms: crate::base::Millis(60_000),

@@ -52,14 +52,15 @@ pub struct ServerDraft {
     pub default_max_tokens: Decision<usize>,
 }
 
-/// The server's knobs for a context and a number of sequences.
+/// The server's knobs for a context and a number of sequences, with what a person should know.
 pub fn choose(
     environment: Environment,
     pins: &ServerPins,
     context: usize,
     max_seqs: usize,
-    warnings: &mut Vec<Problem>,
-) -> Result<ServerDraft, Problem> {
+) -> Result<(ServerDraft, Vec<Problem>), Vec<Problem>> {
+    let mut warnings = Vec::new();
+    let mut problems = Vec::new();
     let loopback = match environment {
         Environment::Docker | Environment::Podman | Environment::Kubernetes => {
             "only this container can connect; `server.host: 0.0.0.0` with a key opens it to a published port"
@@ -81,26 +82,31 @@ pub fn choose(
             .why("anybody who reaches this address can use the model"),
         );
     }
-    let request_timeout_ms = request_timeout(pins)?;
+    let request_timeout_ms = request_timeout(pins).map_err(|problem| problems.push(problem));
     let fitting = DEFAULT_MAX_TOKENS.min((context / 2).max(1));
     if let Some(pin) = pins.default_max_tokens.as_ref().filter(|pin| pin.value > context) {
-        return Err(Problem::new(
-            Code::PinUnmet,
-            format!(
-                "{} asks for {} tokens, but the context has {context}",
-                pin.named(),
-                pin.value
-            ),
-            format!("use less than {context}, or set a longer context"),
-        )
-        .at(pin.place.clone()));
+        problems.push(
+            Problem::new(
+                Code::PinUnmet,
+                format!(
+                    "{} asks for {} tokens, but the context has {context}",
+                    pin.named(),
+                    pin.value
+                ),
+                format!("use less than {context}, or set a longer context"),
+            )
+            .at(pin.place.clone()),
+        );
     }
+    let (Ok(request_timeout_ms), true) = (request_timeout_ms, problems.is_empty()) else {
+        return Err(problems);
+    };
     let body = Bytes(
         LEAST_BODY
             .0
             .max((context as u64).saturating_mul(BODY_BYTES_PER_TOKEN)),
     );
-    Ok(ServerDraft {
+    let draft = ServerDraft {
         host,
         port: pin_or(
             pins.port.as_ref(),
@@ -136,7 +142,8 @@ pub fn choose(
             fitting,
             format!("{DEFAULT_MAX_TOKENS}, and at most half of the {context} tokens of context"),
         ),
-    })
+    };
+    Ok((draft, warnings))
 }
 
 fn request_timeout(pins: &ServerPins) -> Result<Decision<Millis>, Problem> {

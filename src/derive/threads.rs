@@ -4,15 +4,13 @@
 //! Invariant: every CPU is online and allowed; a derived count never exceeds the quota; without a pin on `cpus` the
 //! list has exactly `threads` CPUs and worker i belongs on the i-th.
 
+pub use super::cores::usable;
+use super::cores::{Pool, cores_word};
 use super::decision::{Decision, Pin};
-use crate::base::{Code, CpuSet, Problem};
+use crate::base::{Code, CpuSet, Problem, Severity};
 use crate::config::Policy;
 use crate::probe::Hardware;
-use crate::probe::hardware::{Confidence, CoreKind, Environment, NumaNode};
-
-/// Cores of one kind that make a pool worth having alone. A slower kind in a pool that waits for its slowest member
-/// costs more than it adds, except where the fast kind has only a core or two (phones with one or two big cores).
-const KIND_IS_ENOUGH: usize = 4;
+use crate::probe::hardware::{Confidence, Environment, NumaNode};
 
 /// What somebody set about threads.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +21,8 @@ pub struct ThreadPins {
     pub cpus: Option<Pin<CpuSet>>,
     /// Whether each is pinned.
     pub pin: Option<Pin<bool>>,
+    /// Whether those that are not pinned stay within `cpus`.
+    pub confine: Option<Pin<bool>>,
     /// Upper bound for the count.
     pub max_threads: Option<Pin<usize>>,
     /// Go on where a pin goes beyond a limit that only costs speed.
@@ -44,40 +44,55 @@ pub struct Threads {
     pub warnings: Vec<Problem>,
 }
 
-/// Chooses workers, on `node` only where one is given.
+/// Chooses workers for a stage that has the machine to itself, on `node` only where one is given.
 pub fn choose(
     hardware: &Hardware,
     policy: &Policy,
     pins: &ThreadPins,
     node: Option<&NumaNode>,
-) -> Result<Threads, Problem> {
-    let usable = usable(hardware)?;
+) -> Result<Threads, Vec<Problem>> {
+    let usable = usable(hardware).map_err(|problem| vec![problem])?;
+    let pool = Pool::of(hardware, &usable, node);
+    let whole = whole(hardware, &pool, policy, pins);
+    choose_from(hardware, &pool, pins, &usable, whole, policy.io_cpus)
+}
+
+/// Chooses workers out of a pool. `derived` is the count where nobody set one.
+pub(super) fn choose_from(
+    hardware: &Hardware,
+    pool: &Pool,
+    pins: &ThreadPins,
+    usable: &CpuSet,
+    derived: Decision<usize>,
+    spare: usize,
+) -> Result<Threads, Vec<Problem>> {
+    let mut problems = Vec::new();
     let mut warnings = Vec::new();
     let quota = QuotaBound::of(hardware);
-    if let Some(quota) = &quota
-        && quota.cpus < 1.0
-    {
-        warnings.push(
-            Problem::warning(
-                Code::HardwareLimit,
-                format!(
-                    "only {} CPU of time is allowed ({}); one worker runs and is paused in every period",
-                    quota.cpus, quota.source
-                ),
-                "raise the CPU limit of the container to at least 1",
-            )
-            .why("answers will be slow and uneven"),
-        );
+    if let Some(problem) = pins.cpus.as_ref().and_then(|pin| cpus_fault(hardware, pin)) {
+        problems.push(problem);
     }
-    let pool = Pool::of(hardware, &usable, node);
+    let room = pins.cpus.as_ref().map_or(usable, |pin| &pin.value);
+    if let Some(pin) = &pins.threads {
+        match count_fault(pin, room, pins, quota.as_ref()) {
+            // With unusable CPUs a count against them says nothing more.
+            Some((_, true)) if !problems.is_empty() => {}
+            Some((problem, false)) if pins.force => warnings.push(Problem {
+                severity: Severity::Warning,
+                code: Code::HardwareLimit,
+                ..problem
+            }),
+            Some((problem, _)) => problems.push(problem),
+            None => {}
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
     let (threads, cpus) = match (&pins.cpus, &pins.threads) {
         (Some(cpus), threads) => {
-            check_cpus(hardware, cpus)?;
             let threads = match threads {
-                Some(threads) => {
-                    check_count(threads, &cpus.value, pins, quota.as_ref(), &mut warnings)?;
-                    Decision::pinned(threads, format!("set by {}", threads.layer))
-                }
+                Some(threads) => Decision::pinned(threads, format!("set by {}", threads.layer)),
                 None => bounded_count(
                     cpus.value.len(),
                     &format!("one worker for each CPU that `{}` names", cpus.key),
@@ -87,13 +102,13 @@ pub fn choose(
             (threads, Decision::pinned(cpus, format!("set by {}", cpus.layer)))
         }
         (None, Some(threads)) => {
-            check_count(threads, &usable, pins, quota.as_ref(), &mut warnings)?;
             let (cpus, siblings) = pool.place(threads.value, 0);
             let because = if siblings > 0 {
                 format!(
-                    "{} workers on {} physical cores: {siblings} of them share a core with another",
+                    "{} workers on {} physical {}: {siblings} of them share a core with another",
                     threads.value,
-                    pool.all_cores()
+                    pool.all_cores(),
+                    cores_word(pool.all_cores())
                 )
             } else {
                 "one physical core for each worker".to_owned()
@@ -103,7 +118,10 @@ pub fn choose(
                 Decision::derived(cpus, "threads.place", because),
             )
         }
-        (None, None) => derived(hardware, &pool, policy, pins, quota.as_ref()),
+        (None, None) => {
+            let cpus = placed(hardware, pool, derived.value, spare);
+            (derived, cpus)
+        }
     };
     let pin = pinning(
         hardware,
@@ -113,9 +131,12 @@ pub fn choose(
         quota.as_ref(),
         &mut warnings,
     );
-    let confine = match &pins.cpus {
-        Some(pin) => Decision::derived(true, "threads.confine", format!("`{}` names the CPUs", pin.key)),
-        None => Decision::derived(
+    let confine = match (&pins.confine, &pins.cpus) {
+        (Some(pin), _) => Decision::pinned(pin, format!("set by {}", pin.layer)),
+        (None, Some(pin)) => {
+            Decision::derived(true, "threads.confine", format!("`{}` names the CPUs", pin.key))
+        }
+        (None, None) => Decision::derived(
             false,
             "threads.confine",
             "nobody named the CPUs, so workers that are not pinned may run on every allowed one",
@@ -130,22 +151,21 @@ pub fn choose(
     })
 }
 
-/// Online and allowed CPUs without isolated ones, unless the process was put on isolated ones only.
-pub fn usable(hardware: &Hardware) -> Result<CpuSet, Problem> {
-    let allowed = hardware.cpus.allowed.intersection(&hardware.cpus.online);
-    if allowed.is_empty() {
-        return Err(Problem::new(
-            Code::ProbeFailed,
+/// A warning where less than one CPU of time is allowed.
+#[must_use]
+pub fn starved(hardware: &Hardware) -> Option<Problem> {
+    let quota = QuotaBound::of(hardware).filter(|quota| quota.cpus < 1.0)?;
+    Some(
+        Problem::warning(
+            Code::HardwareLimit,
             format!(
-                "no CPU is both online ({}) and allowed ({})",
-                hardware.cpus.online, hardware.cpus.allowed
+                "only {} CPU of time is allowed ({}); one worker runs and is paused in every period",
+                quota.cpus, quota.source
             ),
-            "check the affinity and cpuset this process is started with",
-        ));
-    }
-    let shared = allowed.difference(&hardware.cpus.isolated);
-    // All of them isolated: somebody placed this process there on purpose.
-    Ok(if shared.is_empty() { allowed } else { shared })
+            "raise the CPU limit of the container to at least 1",
+        )
+        .why("answers will be slow and uneven"),
+    )
 }
 
 /// The CPU-time limit as a bound on workers that wait for each other.
@@ -175,117 +195,6 @@ impl QuotaBound {
 
     fn named(&self) -> String {
         format!("CPU quota {} ({})", self.cpus, self.source)
-    }
-}
-
-/// Physical cores that may be used, best first.
-struct Pool {
-    /// CPUs of each chosen core, the worker's first.
-    chosen: Vec<CpuSet>,
-    /// Usable cores of other kinds, in order of capability.
-    others: Vec<CpuSet>,
-    /// Why these.
-    because: String,
-}
-
-impl Pool {
-    fn of(hardware: &Hardware, usable: &CpuSet, node: Option<&NumaNode>) -> Self {
-        let topology = &hardware.topology;
-        let usable = node.map_or_else(|| usable.clone(), |node| usable.intersection(&node.cpus));
-        let mut cores: Vec<(usize, CpuSet)> = topology
-            .cores
-            .iter()
-            .map(|core| (core.kind, core.cpus.intersection(&usable)))
-            .filter(|(_, cpus)| !cpus.is_empty())
-            .collect();
-        // A CPU that no core claims counts as a core of its own: the kernel may hide the topology.
-        let mut seen = CpuSet::new();
-        for (_, cpus) in &cores {
-            seen = seen.union(cpus);
-        }
-        let last_kind = topology.kinds.len().saturating_sub(1);
-        cores.extend(
-            usable
-                .difference(&seen)
-                .iter()
-                .map(|cpu| (last_kind, CpuSet::range(cpu, cpu))),
-        );
-        cores.sort_by_key(|(kind, cpus)| (*kind, cpus.first()));
-        let place = node.map_or_else(String::new, |node| format!(" of NUMA node {}", node.id));
-        let mut kinds: Vec<usize> = cores.iter().map(|(kind, _)| *kind).collect();
-        kinds.dedup();
-        let total = cores.len();
-        if kinds.len() < 2 || topology.kinds_confidence == Confidence::Low {
-            let unsure = if kinds.len() >= 2 {
-                ", of kinds that cannot be told apart for certain, so none is preferred"
-            } else {
-                ""
-            };
-            cores.sort_by_key(|(_, cpus)| cpus.first());
-            return Self {
-                chosen: cores.into_iter().map(|(_, cpus)| cpus).collect(),
-                others: Vec::new(),
-                because: format!("{total} usable physical cores{place}{unsure}"),
-            };
-        }
-        let mut taken = Vec::new();
-        let mut count = 0;
-        for &kind in &kinds {
-            if count >= KIND_IS_ENOUGH {
-                break;
-            }
-            taken.push(kind);
-            count += cores.iter().filter(|(k, _)| *k == kind).count();
-        }
-        let name = |kind: usize| {
-            topology
-                .kinds
-                .get(kind)
-                .map_or_else(|| format!("kind {kind}"), |k: &CoreKind| k.name.clone())
-        };
-        let names: Vec<String> = taken.iter().map(|&k| name(k)).collect();
-        let (chosen, others): (Vec<_>, Vec<_>) = cores.into_iter().partition(|(k, _)| taken.contains(k));
-        Self {
-            because: format!(
-                "{} of {total} usable physical cores{place} are of kind {}; the others would hold the faster ones back",
-                chosen.len(),
-                names.join(" and ")
-            ),
-            chosen: chosen.into_iter().map(|(_, cpus)| cpus).collect(),
-            others: others.into_iter().map(|(_, cpus)| cpus).collect(),
-        }
-    }
-
-    fn all_cores(&self) -> usize {
-        self.chosen.len() + self.others.len()
-    }
-
-    /// CPUs for `threads` workers, and how many of them share a core. `spare` cores at the front are left free where
-    /// there are enough: the kernel handles most interrupts on the lowest CPUs.
-    fn place(&self, threads: usize, spare: usize) -> (CpuSet, usize) {
-        let skip = spare.min(self.chosen.len().saturating_sub(threads));
-        let mut order: Vec<&CpuSet> = self.chosen.iter().skip(skip).collect();
-        order.extend(self.chosen.iter().take(skip));
-        order.extend(self.others.iter());
-        let mut cpus = CpuSet::new();
-        let mut siblings = 0;
-        // First one CPU of every core, then the second of every core, and so on.
-        for round in 0.. {
-            let mut found = false;
-            for core in &order {
-                if let Some(cpu) = core.iter().nth(round) {
-                    found = true;
-                    if cpus.len() < threads {
-                        cpus.insert(cpu);
-                        siblings += usize::from(round > 0);
-                    }
-                }
-            }
-            if !found || cpus.len() >= threads {
-                break;
-            }
-        }
-        (cpus, siblings)
     }
 }
 
@@ -322,18 +231,13 @@ fn bounded_count(count: usize, because: &str, bounds: &[Bound]) -> Decision<usiz
     }
 }
 
-fn derived(
-    hardware: &Hardware,
-    pool: &Pool,
-    policy: &Policy,
-    pins: &ThreadPins,
-    quota: Option<&QuotaBound>,
-) -> (Decision<usize>, Decision<CpuSet>) {
-    let cores = pool.chosen.len();
+/// The count for the whole machine: one for each chosen core, bounded, less what is left to the system.
+pub(super) fn whole(hardware: &Hardware, pool: &Pool, policy: &Policy, pins: &ThreadPins) -> Decision<usize> {
+    let quota = QuotaBound::of(hardware);
     let mut threads = bounded_count(
-        cores,
+        pool.cores(),
         &format!("{}; one worker for each", pool.because),
-        &bounds(Some(policy), pins, quota),
+        &bounds(Some(policy), pins, quota.as_ref()),
     );
     let free = pool.all_cores() - threads.value.min(pool.all_cores());
     if pool.all_cores() >= policy.io_cpus_from && free < policy.io_cpus {
@@ -344,8 +248,15 @@ fn derived(
             threads.because
         );
     }
-    let (cpus, _) = pool.place(threads.value, policy.io_cpus);
-    let idle = if hardware.topology.smt {
+    threads
+}
+
+/// One CPU of each core taken.
+fn placed(hardware: &Hardware, pool: &Pool, threads: usize, spare: usize) -> Decision<CpuSet> {
+    let (cpus, siblings) = pool.place(threads, spare);
+    let idle = if siblings > 0 {
+        ", and siblings of some"
+    } else if hardware.topology.smt {
         ", siblings left idle"
     } else {
         ""
@@ -354,16 +265,28 @@ fn derived(
     let isolated = if isolated.is_empty() || !isolated.intersection(&cpus).is_empty() {
         String::new()
     } else {
-        format!("; CPUs {isolated} are isolated and left out, `stages.decoder.cpus` can name them")
+        format!("; CPUs {isolated} are isolated and left out, the key can name them")
     };
-    let because = format!("one CPU of each chosen physical core{idle}{isolated}");
-    (threads, Decision::derived(cpus, "threads.place", because))
+    let caches = one_cache(hardware, &cpus);
+    let because = format!("one CPU of each chosen physical core{idle}{caches}{isolated}");
+    Decision::derived(cpus, "threads.place", because)
 }
 
-/// Refuses CPUs that are not online or not allowed.
-fn check_cpus(hardware: &Hardware, pin: &Pin<CpuSet>) -> Result<(), Problem> {
+/// Says that workers share a cache where the machine has several.
+fn one_cache(hardware: &Hardware, cpus: &CpuSet) -> &'static str {
+    let mut caches = hardware.topology.caches.iter().filter(|cache| cache.level == 3);
+    let several = caches.clone().count() > 1;
+    if several && caches.any(|cache| cpus.is_subset(&cache.cpus)) {
+        ", all of one L3 cache"
+    } else {
+        ""
+    }
+}
+
+/// Why CPUs cannot be used: not online, or not allowed.
+fn cpus_fault(hardware: &Hardware, pin: &Pin<CpuSet>) -> Option<Problem> {
     let refuse =
-        |what: String, remedy: String| Err(Problem::new(Code::PinUnmet, what, remedy).at(pin.place.clone()));
+        |what: String, remedy: String| Some(Problem::new(Code::PinUnmet, what, remedy).at(pin.place.clone()));
     let allowed = hardware.cpus.allowed.intersection(&hardware.cpus.online);
     if pin.value.is_empty() {
         return refuse(
@@ -375,8 +298,10 @@ fn check_cpus(hardware: &Hardware, pin: &Pin<CpuSet>) -> Result<(), Problem> {
     if !offline.is_empty() {
         return refuse(
             format!(
-                "{} names CPUs {offline}, which are not online (online: {})",
+                "{} names {} {offline}, which {} not online (online: {})",
                 pin.named(),
+                cpus_word(&offline),
+                are(&offline),
                 hardware.cpus.online
             ),
             format!("use CPUs out of {allowed}, or bring them online"),
@@ -386,78 +311,75 @@ fn check_cpus(hardware: &Hardware, pin: &Pin<CpuSet>) -> Result<(), Problem> {
     if !forbidden.is_empty() {
         return refuse(
             format!(
-                "{} names CPUs {forbidden}, which this process may not use (allowed: {allowed})",
-                pin.named()
+                "{} names {} {forbidden}, which this process may not use (allowed: {allowed})",
+                pin.named(),
+                cpus_word(&forbidden)
             ),
             format!(
                 "use CPUs out of {allowed}, or change the affinity or cpuset this process is started with"
             ),
         );
     }
-    Ok(())
+    None
 }
 
-/// Refuses a count that the CPUs, a limit or the quota cannot carry.
-fn check_count(
+fn cpus_word(cpus: &CpuSet) -> &'static str {
+    if cpus.len() == 1 { "CPU" } else { "CPUs" }
+}
+
+fn are(cpus: &CpuSet) -> &'static str {
+    if cpus.len() == 1 { "is" } else { "are" }
+}
+
+/// Why a count cannot be met, and whether that is for certain (`true`) or only costs speed (`false`).
+fn count_fault(
     pin: &Pin<usize>,
     cpus: &CpuSet,
     pins: &ThreadPins,
     quota: Option<&QuotaBound>,
-    warnings: &mut Vec<Problem>,
-) -> Result<(), Problem> {
-    let asks = format!("{} asks for {} workers", pin.named(), pin.value);
+) -> Option<(Problem, bool)> {
+    let workers = if pin.value == 1 { "worker" } else { "workers" };
+    let asks = format!("{} asks for {} {workers}", pin.named(), pin.value);
     let refuse = |code, what: String, why: &str, remedy: String| {
-        Err(Problem::new(code, what, remedy).why(why).at(pin.place.clone()))
+        Problem::new(code, what, remedy).why(why).at(pin.place.clone())
     };
     if pin.value == 0 {
-        return refuse(
-            Code::BadValue,
-            asks,
-            "nothing would compute",
-            "use at least 1".to_owned(),
-        );
+        let remedy = "use at least 1".to_owned();
+        return Some((
+            refuse(Code::BadValue, asks, "nothing would compute", remedy),
+            true,
+        ));
     }
     if pin.value > cpus.len() {
-        return refuse(
-            Code::PinUnmet,
-            format!("{asks}, but only {} CPUs may be used ({cpus})", cpus.len()),
-            "workers wait for each other at every step; two on one CPU stop all of them",
-            format!("use at most {}, or remove the key", cpus.len()),
-        );
+        let what = if cpus.len() == 1 {
+            format!("{asks}, but only CPU {cpus} may be used")
+        } else {
+            format!("{asks}, but only {} CPUs may be used ({cpus})", cpus.len())
+        };
+        let why = "workers wait for each other at every step; two on one CPU stop all of them";
+        let remedy = format!("use at most {}, or remove the key", cpus.len());
+        return Some((refuse(Code::PinUnmet, what, why, remedy), true));
     }
     if let Some(limit) = &pins.max_threads
         && pin.value > limit.value
     {
-        return refuse(
-            Code::PinUnmet,
-            format!("{asks}, but {} allows {}", limit.named(), limit.value),
-            "a pin above a limit contradicts it",
-            format!("use at most {}, or raise the limit", limit.value),
-        );
+        let what = format!("{asks}, but {} allows {}", limit.named(), limit.value);
+        let remedy = format!("use at most {}, or raise the limit", limit.value);
+        let why = "a pin above a limit contradicts it";
+        return Some((refuse(Code::PinUnmet, what, why, remedy), true));
     }
     if let Some(quota) = quota
         && pin.value > quota.whole
     {
         let what = format!("{asks}, but the {} carries {}", quota.named(), quota.whole);
         let why = "with more workers than CPU time the kernel pauses all of them in every period; answers can be ten times slower";
+        let mut remedy = format!("use at most {}, or raise the CPU limit", quota.whole);
         if !pins.force {
-            return refuse(
-                Code::PinUnmet,
-                what,
-                why,
-                format!(
-                    "use at most {}, raise the CPU limit, or add `--force`",
-                    quota.whole
-                ),
-            );
+            remedy.push_str("; `--force` goes on all the same");
         }
-        warnings.push(
-            Problem::warning(Code::HardwareLimit, what, format!("use at most {}", quota.whole))
-                .why(why)
-                .at(pin.place.clone()),
-        );
+        return Some((refuse(Code::PinUnmet, what, why, remedy), false));
     }
-    Ok(())
+    None
 }
 
 /// Whether each worker is bound to its CPU.

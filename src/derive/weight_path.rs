@@ -7,13 +7,16 @@ use std::collections::BTreeMap;
 
 use super::decision::{Decision, Pin};
 use crate::base::{Bytes, Code, Problem};
-use crate::model::ModelCard;
 use crate::model::card::{TensorFact, TensorType};
+use crate::model::{ModelCard, StageSpec};
 
 /// Weights stay in the blocks they are stored in.
 pub const NATIVE: &str = "native";
 /// Paths that have kernels.
 pub const PATHS: &[&str] = &[NATIVE];
+
+/// Kernel tables whose products the tests compare with the portable reference, on processors that have them.
+const COMPARED: &[&str] = &["scalar", "avx2", "avx_vnni", "avx512_vnni", "avx512_bf16"];
 
 /// Rows that the engine lays out side by side; the last tile is filled up.
 const TILE_ROWS: u64 = 16;
@@ -62,11 +65,11 @@ pub struct HeldWeights {
     pub elements: u64,
 }
 
-/// Sums the tensors; a card without tensors is charged by its file size.
+/// Sums the tensors of a stage; a card without tensors is charged by its file size.
 #[must_use]
-pub fn held_weights(card: &ModelCard) -> HeldWeights {
+pub fn held_weights(stage: &StageSpec<'_>, card: &ModelCard) -> HeldWeights {
     let mut held = HeldWeights::default();
-    for tensor in &card.tensors {
+    for tensor in &stage.tensors {
         let bytes = held_bytes(tensor);
         held.bytes = held.bytes.saturating_add(bytes);
         held.largest_source = held.largest_source.max(tensor.bytes.0);
@@ -82,16 +85,19 @@ pub fn held_weights(card: &ModelCard) -> HeldWeights {
     held
 }
 
-/// The path for a stage.
+/// The path for a stage, whose products `kernels` compute.
 pub fn choose(
     held: &HeldWeights,
     stage: &str,
+    kernels: &str,
     pin: Option<&Pin<String>>,
 ) -> Result<Decision<String>, Problem> {
-    let layout = description(held);
     match pin {
-        None => Ok(Decision::derived(NATIVE.to_owned(), "weight_path.native", layout)),
-        Some(pin) if PATHS.contains(&pin.value.as_str()) => Ok(Decision::pinned(pin, layout)),
+        None => Ok(derived(held, kernels)),
+        Some(pin) if PATHS.contains(&pin.value.as_str()) => Ok(Decision::pinned(
+            pin,
+            format!("{}; {}", description(held), evidence(kernels)),
+        )),
         Some(pin) => Err(Problem::new(
             Code::PinUnmet,
             format!(
@@ -102,6 +108,29 @@ pub fn choose(
             format!("use one of: {}; or remove the key", PATHS.join(", ")),
         )
         .at(pin.place.clone())),
+    }
+}
+
+/// The same without a pin. There is one path that has kernels; every priority takes it, and what the file holds
+/// decides between size and fidelity.
+#[must_use]
+pub fn derived(held: &HeldWeights, kernels: &str) -> Decision<String> {
+    Decision::derived(
+        NATIVE.to_owned(),
+        "weight_path.native",
+        format!("{}; {}", description(held), evidence(kernels)),
+    )
+}
+
+/// What stands behind the products of a kernel table.
+fn evidence(kernels: &str) -> String {
+    let bare = kernels.rsplit('-').next().unwrap_or(kernels);
+    if COMPARED.contains(&bare) {
+        format!(
+            "verified: the products of `{kernels}` are compared with the portable reference for every format"
+        )
+    } else {
+        format!("not verified: the products of `{kernels}` were not run by us")
     }
 }
 

@@ -13,12 +13,14 @@ mod gguf_card;
 mod hf_decoder;
 pub mod kv;
 mod safetensors_card;
+pub mod stages;
 pub mod weights;
 
 use std::path::{Path, PathBuf};
 
 pub use card::ModelCard;
 pub use families::{TensorRole, tensor_name};
+pub use stages::{Rhythm, Span, StageSpec};
 pub use weights::{TensorView, Weights};
 
 use crate::base::{Code, Place, Problem};

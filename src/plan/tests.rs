@@ -94,7 +94,7 @@ fn an_unknown_key_is_answered_with_the_nearest() {
 #[test]
 fn a_pin_is_explained_by_its_layer_and_place() {
     let mut asked = nothing();
-    asked.context.context = Some(pin("model.context", 2048));
+    asked.decoder().context = Some(pin("model.context", 2048));
     let plan = planned(&asked);
     let explanation = plan.explain("stages.decoder.context").unwrap();
     let Origin::Pinned { layer, place } = &explanation.origin else {
@@ -139,7 +139,7 @@ fn the_digest_is_over_knobs_alone() {
     other.explanations.clear();
     assert_eq!(other.computed_digest(), plan.digest);
     let mut asked = nothing();
-    asked.prefill_batch = Some(pin("stages.decoder.prefill_batch", 255));
+    asked.decoder().prefill_batch = Some(pin("stages.decoder.prefill_batch", 255));
     assert_ne!(planned(&asked).digest, plan.digest);
     assert_eq!(
         planned(&nothing()).digest,
@@ -151,7 +151,7 @@ fn the_digest_is_over_knobs_alone() {
 #[test]
 fn a_profile_made_of_a_plan_pins_its_values() {
     let mut asked = nothing();
-    asked.context.max_seqs = Some(pin("stages.decoder.max_seqs", 2));
+    asked.decoder().max_seqs = Some(pin("stages.decoder.max_seqs", 2));
     asked.server.api_key = Some(pin("server.api_key", true));
     let plan = planned(&asked);
     let all: serde_json::Value = serde_yaml::from_str(&plan.to_profile_yaml(false).unwrap()).unwrap();
@@ -232,7 +232,7 @@ fn readback_is_silent_when_all_is_as_planned_and_names_each_difference() {
 #[test]
 fn readback_of_kernels_above_a_cap_is_a_difference() {
     let mut asked = nothing();
-    asked.isa_cap = Some(pin("stages.decoder.isa_cap", "scalar".to_owned()));
+    asked.decoder().isa_cap = Some(pin("stages.decoder.isa_cap", "scalar".to_owned()));
     let plan = planned(&asked);
     let found = readback::compare(&plan, &as_planned(&plan));
     assert!(found.len() == 1 && found[0].what.contains("isa_cap"), "{found:?}");

@@ -127,13 +127,13 @@ fn some_asked() -> impl Strategy<Value = Asked> {
             asked.policy.prefill_batch = batch;
             asked.policy.context_cap = cap;
             asked.policy.max_seqs = most;
-            asked.threads.threads = count.map(|n| pin("stages.decoder.threads", n));
-            asked.threads.cpus =
+            asked.decoder().threads = count.map(|n| pin("stages.decoder.threads", n));
+            asked.decoder().cpus =
                 list.map(|(first, more)| pin("stages.decoder.cpus", CpuSet::range(first, first + more)));
-            asked.threads.pin = bind.map(|yes| pin("stages.decoder.pin", yes));
-            asked.context.context = context.map(|n| pin("model.context", n));
-            asked.context.max_seqs = seqs.map(|n| pin("stages.decoder.max_seqs", n));
-            asked.context.kv_bytes = cache.map(|n| pin("stages.decoder.kv_bytes", Bytes(n)));
+            asked.decoder().pin = bind.map(|yes| pin("stages.decoder.pin", yes));
+            asked.decoder().context = context.map(|n| pin("model.context", n));
+            asked.decoder().max_seqs = seqs.map(|n| pin("stages.decoder.max_seqs", n));
+            asked.decoder().kv_bytes = cache.map(|n| pin("stages.decoder.kv_bytes", Bytes(n)));
             asked
         })
 }
@@ -147,13 +147,14 @@ proptest! {
     ) {
         let options = Options { force, ..Options::default() };
         let sample = card(&shape);
+        let pins = asked.stage(DECODER);
         match decide(&hardware, &sample, &asked, options) {
             Ok(draft) => {
                 let stage = &draft.stages[DECODER];
                 let allowed = hardware.cpus.allowed.intersection(&hardware.cpus.online);
                 prop_assert!(stage.cpus.value.is_subset(&allowed));
                 prop_assert!(stage.threads.value >= 1 && stage.threads.value <= stage.cpus.value.len());
-                if asked.threads.cpus.is_none() {
+                if pins.cpus.is_none() {
                     prop_assert_eq!(stage.threads.value, stage.cpus.value.len());
                     prop_assert!(stage.cpus.value.is_subset(&threads::usable(&hardware).unwrap()));
                 }
@@ -161,18 +162,18 @@ proptest! {
                     prop_assert!(stage.threads.value <= (quota.floor() as usize).max(1));
                 }
                 for (pinned, value) in [
-                    (&asked.threads.threads, stage.threads.value),
-                    (&asked.context.max_seqs, stage.max_seqs.value),
+                    (&pins.threads, stage.threads.value),
+                    (&pins.max_seqs, stage.max_seqs.value),
                 ] {
                     prop_assert!(pinned.as_ref().is_none_or(|pin| pin.value == value));
                 }
-                if let Some(pin) = &asked.context.context {
+                if let Some(pin) = &pins.context {
                     let wanted = if pin.value == 0 { sample.context_train as usize } else { pin.value };
                     prop_assert_eq!(stage.context.value, wanted);
                 }
-                prop_assert!(asked.context.kv_bytes.as_ref().is_none_or(|pin| pin.value == stage.kv_bytes.value));
-                prop_assert!(asked.threads.cpus.as_ref().is_none_or(|pin| pin.value == stage.cpus.value));
-                prop_assert!(asked.threads.pin.as_ref().is_none_or(|pin| pin.value == stage.pin.value));
+                prop_assert!(pins.kv_bytes.as_ref().is_none_or(|pin| pin.value == stage.kv_bytes.value));
+                prop_assert!(pins.cpus.as_ref().is_none_or(|pin| pin.value == stage.cpus.value));
+                prop_assert!(pins.pin.as_ref().is_none_or(|pin| pin.value == stage.pin.value));
                 prop_assert!(stage.context.value >= 1 && stage.max_seqs.value >= 1);
                 let memory = &draft.memory;
                 prop_assert!(force || memory.peak_bytes.0 + memory.reserve_bytes.0 <= memory.available_bytes.0);
