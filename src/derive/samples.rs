@@ -237,5 +237,6 @@ pub(crate) fn card(shape: &Shape) -> ModelCard {
         chat_template: None,
         sampling: SamplingDefaults::default(),
         context_train: shape.context,
+        speech: None,
     }
 }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::speech::{self, SpeechCard, TensorUse};
+use super::stages::DECODER;
 use crate::base::Bytes;
 
 /// What is known of a model from its headers.
@@ -14,7 +16,7 @@ use crate::base::Bytes;
 pub struct ModelCard {
     /// Short name: file stem or folder name.
     pub name: String,
-    /// Row of `families.rs`: `llama`, `qwen3`, `gemma3`, `spark2_5`.
+    /// Row of `families.rs`: `llama`, `qwen3`, `gemma3`, `spark2_5`, `qwen3_tts`.
     pub family: String,
     /// Container.
     pub format: ModelFormat,
@@ -36,6 +38,28 @@ pub struct ModelCard {
     pub sampling: SamplingDefaults,
     /// The context the model was trained for, in tokens.
     pub context_train: u64,
+    /// The rest of a speech model, whose talker is `decoder`; `None` for a model of text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speech: Option<Box<SpeechCard>>,
+}
+
+impl ModelCard {
+    /// Rows of the table that text is looked up in.
+    #[must_use]
+    pub fn text_rows(&self) -> usize {
+        self.speech
+            .as_ref()
+            .map_or(self.decoder.vocab, |speech| speech.text_vocab)
+    }
+
+    /// The stage that reads a tensor, and how; `None` for one that nobody reads.
+    #[must_use]
+    pub fn tensor_use(&self, tensor: &TensorFact) -> Option<(&'static str, TensorUse)> {
+        match &self.speech {
+            Some(_) => speech::tensor_use(tensor),
+            None => Some((DECODER, TensorUse::Held)),
+        }
+    }
 }
 
 /// Container format.
@@ -277,7 +301,7 @@ const _: () = {
 /// Where the tokenizer comes from and how large it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenizerFact {
-    /// `bpe` (byte-level), `spm` or `tokenizer_json`.
+    /// `bpe` (byte-level), `spm`, `tokenizer_json` or `vocab_merges` (byte-level, from `vocab.json` and `merges.txt`).
     pub kind: String,
     /// Pre-tokenizer name for `bpe` (`smollm`, `qwen2`, …).
     pub pre: Option<String>,

@@ -1,4 +1,4 @@
-//! The language-model families served: one row each.
+//! The model families served: one row each.
 //!
 //! In: an architecture's name in GGUF or `config.json`. Out: its row: tensor names, defaults, default profile.
 //! Invariant: a family of a known shape is added here (and as a profile and a fixture), nowhere else.
@@ -96,6 +96,8 @@ pub struct Family {
     pub architectures: &'static [&'static str],
     /// Profile that serves it unless another is named.
     pub profile: &'static str,
+    /// A speech model: several networks in a folder, none of them in GGUF (`speech_card.rs`).
+    pub speech: bool,
     /// Safetensors names that differ from the common ones.
     pub hf_names: &'static [(TensorRole, &'static str)],
     /// Activation where the file does not say. GGUF never says.
@@ -132,6 +134,7 @@ pub const FAMILIES: &[Family] = &[
         model_types: &["llama"],
         architectures: &["LlamaForCausalLM"],
         profile: "llama",
+        speech: false,
         hf_names: &[],
         activation: Activation::Silu,
         qk_norm: false,
@@ -151,6 +154,7 @@ pub const FAMILIES: &[Family] = &[
         model_types: &["qwen3"],
         architectures: &["Qwen3ForCausalLM"],
         profile: "qwen3",
+        speech: false,
         hf_names: &[],
         activation: Activation::Silu,
         qk_norm: true,
@@ -170,6 +174,7 @@ pub const FAMILIES: &[Family] = &[
         model_types: &["gemma3_text", "gemma3"],
         architectures: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
         profile: "gemma3",
+        speech: false,
         hf_names: &[
             (
                 TensorRole::PostAttnNorm,
@@ -202,6 +207,7 @@ pub const FAMILIES: &[Family] = &[
         model_types: &["spark2_5"],
         architectures: &["Spark2_5ForCausalLM"],
         profile: "spark2_5",
+        speech: false,
         hf_names: &[
             (TensorRole::TokenEmbedding, "model.embedding.weight"),
             (TensorRole::Qkv, "model.layers.{}.self_attn.q_k_v_proj.weight"),
@@ -224,6 +230,30 @@ pub const FAMILIES: &[Family] = &[
         norm_eps: 1e-6,
         window: WindowDefault::AllFull,
     },
+    // Names are those of the talker without its prefix; the code predictor has the same under another.
+    Family {
+        name: "qwen3_tts",
+        model_types: &["qwen3_tts"],
+        architectures: &["Qwen3TTSForConditionalGeneration"],
+        profile: "qwen3_tts",
+        speech: true,
+        hf_names: &[
+            (TensorRole::TokenEmbedding, "model.codec_embedding.weight"),
+            (TensorRole::Output, "codec_head.weight"),
+        ],
+        activation: Activation::Silu,
+        qk_norm: true,
+        post_norms: false,
+        gemma_scaling: false,
+        head_gate: false,
+        fused_qkv: false,
+        gguf_interleaved: false,
+        tied_default: false,
+        rope_base: 1e6,
+        rope_base_sliding: None,
+        norm_eps: 1e-6,
+        window: WindowDefault::AllFull,
+    },
 ];
 
 /// The family of this name.
@@ -234,7 +264,9 @@ pub fn by_name(name: &str) -> Option<&'static Family> {
 
 /// The family of GGUF's `general.architecture`.
 pub fn by_gguf_architecture(architecture: &str) -> Result<&'static Family, Problem> {
-    by_name(architecture).ok_or_else(|| unknown(&format!("architecture `{architecture}`")))
+    by_name(architecture)
+        .filter(|family| !family.speech)
+        .ok_or_else(|| unknown(&format!("architecture `{architecture}`")))
 }
 
 /// The family of `config.json`'s `model_type`, or of its `architectures` when there is no type.
@@ -381,7 +413,7 @@ mod tests {
         for family in FAMILIES {
             let profile = format!("{}/profiles/{}.yaml", env!("CARGO_MANIFEST_DIR"), family.profile);
             assert!(std::path::Path::new(&profile).exists(), "{profile}");
-            assert_eq!(by_gguf_architecture(family.name).unwrap().name, family.name);
+            assert_eq!(by_gguf_architecture(family.name).is_ok(), !family.speech);
             for kind in family.model_types {
                 assert_eq!(by_hf_config(Some(kind), &[]).unwrap().name, family.name);
             }

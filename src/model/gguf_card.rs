@@ -58,6 +58,7 @@ pub(crate) fn card(set: &GgufSet) -> Result<ModelCard, Problem> {
         chat_template: first.str("tokenizer.chat_template")?.map(str::to_owned),
         sampling: sampling(first)?,
         context_train,
+        speech: None,
     };
     check::tensors(&card)?;
     Ok(card)

@@ -13,6 +13,10 @@ mod gguf_card;
 mod hf_decoder;
 pub mod kv;
 mod safetensors_card;
+pub mod speech;
+mod speech_card;
+mod speech_networks;
+pub mod speech_tensors;
 pub mod stages;
 pub mod weights;
 

@@ -11,7 +11,7 @@ use super::families::{Family, TensorRole, by_hf_config, tensor_name};
 use super::formats::hf_config::{self, HfConfig};
 use super::formats::safetensors::File;
 use super::formats::{file_name, listing, malformed, unreadable};
-use super::{check, hf_decoder};
+use super::{check, hf_decoder, speech_card};
 use crate::base::{Bytes, Code, Place, Problem};
 
 /// Inspects the checkpoint in `folder`: its card and the files it was read from, still mapped.
@@ -29,6 +29,9 @@ fn read(folder: &Path) -> Result<(ModelCard, Vec<File>), Problem> {
     let config = HfConfig::read(folder)?;
     let architectures = config.texts("architectures")?.unwrap_or_default();
     let family = by_hf_config(config.text("model_type")?, &architectures)?;
+    if family.speech {
+        return speech_card::read(folder, files, &config, family);
+    }
     if let Some(quantised) = config.object("quantization_config")? {
         let method = quantised
             .get("quant_method")
@@ -75,19 +78,20 @@ fn read(folder: &Path) -> Result<(ModelCard, Vec<File>), Problem> {
         chat_template: hf_config::chat_template(folder, &tokenizer_config)?,
         sampling: sampling(generation.as_ref())?,
         context_train: context as u64,
+        speech: None,
     };
     check_types(&card, &files, family)?;
     check::tensors(&card)?;
     Ok((card, files))
 }
 
-fn folder_name(folder: &Path) -> String {
+pub(super) fn folder_name(folder: &Path) -> String {
     let full = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
     file_name(&full)
 }
 
 /// Opens every shard; all that are missing or empty are named at once.
-fn shards(folder: &Path) -> Result<Vec<File>, Problem> {
+pub(super) fn shards(folder: &Path) -> Result<Vec<File>, Problem> {
     let single = folder.join("model.safetensors");
     if single.exists() {
         return Ok(vec![File::open(&single)?]);

@@ -5,6 +5,7 @@
 //! most, so that its bytes are counted once.
 
 use super::card::{DecoderSpec, ModelCard, TensorFact};
+use super::speech::{CODE_PREDICTOR, CODE2WAV, SpeechCard, TALKER, TensorUse, predictor_positions};
 use crate::base::Bytes;
 
 /// The one stage of a language model.
@@ -57,6 +58,9 @@ impl ModelCard {
     /// The stages, first to last. Never empty.
     #[must_use]
     pub fn stages(&self) -> Vec<StageSpec<'_>> {
+        if let Some(speech) = &self.speech {
+            return self.speech_stages(speech);
+        }
         vec![StageSpec {
             name: DECODER,
             network: Some(&self.decoder),
@@ -69,5 +73,64 @@ impl ModelCard {
             work_bytes_per_row: Bytes(0),
             work_per_step: self.parameters,
         }]
+    }
+
+    /// Talker, code predictor and codec. The predictor completes a frame within each step of the talker, which waits
+    /// for it; the codec makes sound of one frame while the next is spoken.
+    fn speech_stages<'a>(&'a self, speech: &'a SpeechCard) -> Vec<StageSpec<'a>> {
+        let of = |stage: &'static str, how: TensorUse| -> Vec<&'a TensorFact> {
+            let tensors = self.tensors.iter();
+            tensors
+                .filter(|tensor| self.tensor_use(tensor) == Some((stage, how)))
+                .collect()
+        };
+        // Tables of embeddings are looked up, not multiplied.
+        let multiplied = |tensors: &[&TensorFact]| -> u64 {
+            let weights = tensors
+                .iter()
+                .filter(|tensor| !tensor.name.contains("codec_embedding"));
+            weights.map(|tensor| tensor.shape.iter().product::<u64>()).sum()
+        };
+        let [talker, predictor, codec] =
+            [TALKER, CODE_PREDICTOR, CODE2WAV].map(|stage| of(stage, TensorUse::Held));
+        let plain = StageSpec {
+            name: TALKER,
+            network: Some(&self.decoder),
+            context: Span::UpTo(self.context_train),
+            rhythm: Rhythm::Own,
+            longest_pass: None,
+            work_per_step: multiplied(&talker),
+            tensors: talker,
+            mapped: of(TALKER, TensorUse::Mapped),
+            state_bytes_per_seq: Bytes(0),
+            work_bytes_per_row: Bytes(0),
+        };
+        let passes = speech.codebooks.saturating_sub(1) as u64;
+        let completing = StageSpec {
+            name: CODE_PREDICTOR,
+            network: Some(&speech.predictor),
+            context: Span::Exactly(predictor_positions(speech.codebooks)),
+            rhythm: Rhythm::Within(TALKER),
+            longest_pass: Some(2),
+            // Every pass reads the layers; every head is read once.
+            work_per_step: multiplied(&predictor).saturating_mul(passes),
+            tensors: predictor,
+            mapped: Vec::new(),
+            ..plain.clone()
+        };
+        let sounding = StageSpec {
+            name: CODE2WAV,
+            network: None,
+            context: Span::Exactly(speech.codec.window),
+            rhythm: Rhythm::Own,
+            longest_pass: Some(1),
+            work_per_step: speech.codec.work_per_frame(),
+            tensors: codec,
+            mapped: Vec::new(),
+            state_bytes_per_seq: Bytes(speech.codec.stream_bytes()),
+            work_bytes_per_row: Bytes(speech.codec.work_bytes_per_frame()),
+            ..plain.clone()
+        };
+        vec![plain, completing, sounding]
     }
 }

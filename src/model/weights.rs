@@ -34,6 +34,28 @@ struct Located {
     range: std::ops::Range<usize>,
 }
 
+/// One tensor that stays in its mapped file.
+#[derive(Clone, Debug)]
+pub struct MappedTensor {
+    map: Arc<Mapping>,
+    dtype: TensorType,
+    range: std::ops::Range<usize>,
+}
+
+impl MappedTensor {
+    /// Element or block type.
+    #[must_use]
+    pub fn dtype(&self) -> TensorType {
+        self.dtype
+    }
+
+    /// The data as stored.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.map.bytes().get(self.range.clone()).unwrap_or(&[])
+    }
+}
+
 /// One tensor in its file.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
@@ -78,7 +100,7 @@ impl Weights {
                 ),
             ));
         }
-        if now.tensors != card.tensors || now.decoder != card.decoder {
+        if now.tensors != card.tensors || now.decoder != card.decoder || now.speech != card.speech {
             return Err(changed(
                 card,
                 "its headers differ from those the plan was made for".to_owned(),
@@ -113,6 +135,17 @@ impl Weights {
             dtype: located.dtype,
             shape: &located.shape,
             bytes: self.maps.get(located.file)?.bytes().get(located.range.clone())?,
+        })
+    }
+
+    /// The tensor of this name, for reading rows of it as long as the result lives; `None` if there is none.
+    #[must_use]
+    pub fn mapped(&self, name: &str) -> Option<MappedTensor> {
+        let located = self.tensors.get(name)?;
+        Some(MappedTensor {
+            map: Arc::clone(self.maps.get(located.file)?),
+            dtype: located.dtype,
+            range: located.range.clone(),
         })
     }
 

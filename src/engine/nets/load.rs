@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::base::{Bytes, Code, Problem};
 use crate::engine::kernels::{PackSource, PackedMatrix};
-use crate::model::card::{ModelCard, RopeSpec, TensorType};
+use crate::model::card::{DecoderSpec, ModelCard, ModelFormat, RopeSpec, TensorType};
 use crate::model::families::{TensorRole, required_shape, tensor_name};
 use crate::model::weights::{TensorView, Weights};
 
@@ -24,9 +24,19 @@ pub struct LoadProgress {
 /// Called after each tensor.
 pub type OnProgress<'p> = dyn FnMut(LoadProgress) + 'p;
 
-/// Reads the tensors of one model.
+/// One network of a model's files: its shape, and how its tensors are named.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Network<'a> {
+    pub spec: &'a DecoderSpec,
+    pub format: ModelFormat,
+    pub family: &'a str,
+    /// What stands before the family's names.
+    pub prefix: &'a str,
+}
+
+/// Reads the tensors of one network.
 pub(super) struct Loader<'a, 'p> {
-    card: &'a ModelCard,
+    network: Network<'a>,
     weights: &'a Weights,
     huge_pages: bool,
     on_progress: &'a mut OnProgress<'p>,
@@ -35,15 +45,33 @@ pub(super) struct Loader<'a, 'p> {
 }
 
 impl<'a, 'p> Loader<'a, 'p> {
-    pub(super) fn new(
+    /// A loader of the one network of a model of text.
+    pub(super) fn of_card(
         card: &'a ModelCard,
         weights: &'a Weights,
         huge_pages: bool,
         on_progress: &'a mut OnProgress<'p>,
     ) -> Self {
+        let network = Network {
+            spec: &card.decoder,
+            format: card.format,
+            family: &card.family,
+            prefix: "",
+        };
         let total = Bytes(card.tensors.iter().map(|tensor| tensor.bytes.0).sum());
+        Self::new(network, weights, huge_pages, total, on_progress)
+    }
+
+    /// A loader of `network`, which has `total` bytes to load.
+    pub(super) fn new(
+        network: Network<'a>,
+        weights: &'a Weights,
+        huge_pages: bool,
+        total: Bytes,
+        on_progress: &'a mut OnProgress<'p>,
+    ) -> Self {
         Self {
-            card,
+            network,
             weights,
             huge_pages,
             on_progress,
@@ -53,6 +81,11 @@ impl<'a, 'p> Loader<'a, 'p> {
             },
             formats: BTreeMap::new(),
         }
+    }
+
+    /// The network's shape.
+    pub(super) fn spec(&self) -> &'a DecoderSpec {
+        self.network.spec
     }
 
     /// Bytes held so far, by format as held.
@@ -65,7 +98,7 @@ impl<'a, 'p> Loader<'a, 'p> {
         let (name, view) = self.find(role, layer)?;
         let mut values = float_values(&name, view)?;
         for value in &mut values {
-            *value += self.card.decoder.norm_weight_offset;
+            *value += self.network.spec.norm_weight_offset;
         }
         self.formats.entry("F32".to_owned()).or_default().0 += (values.len() * 4) as u64;
         self.packed(&name, view.bytes.len());
@@ -80,7 +113,7 @@ impl<'a, 'p> Loader<'a, 'p> {
         layer: usize,
         rope: Option<&RopeSpec>,
     ) -> Result<PackedMatrix, Problem> {
-        let spec = &self.card.decoder;
+        let spec = self.network.spec;
         let mut found = Vec::with_capacity(roles.len());
         for &role in roles {
             let (name, view) = self.find(role, layer)?;
@@ -113,22 +146,64 @@ impl<'a, 'p> Loader<'a, 'p> {
         Ok(matrix)
     }
 
+    /// A matrix by name.
+    pub(super) fn named_matrix(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<PackedMatrix, Problem> {
+        let view = self.view(name, &[rows as u64, cols as u64])?;
+        let source = PackSource {
+            dtype: view.dtype,
+            rows,
+            cols,
+            bytes: view.bytes,
+            row_order: None,
+        };
+        let matrix = PackedMatrix::pack(&[source], self.huge_pages).map_err(|mut problem| {
+            problem.what = format!("`{name}`: {}", problem.what);
+            problem
+        })?;
+        for (format, bytes) in matrix.format_bytes() {
+            self.formats.entry(format).or_default().0 += bytes.0;
+        }
+        self.packed(name, view.bytes.len());
+        Ok(matrix)
+    }
+
+    /// A vector by name, such as a bias.
+    pub(super) fn named_vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>, Problem> {
+        let view = self.view(name, &[len as u64])?;
+        let values = float_values(name, view)?;
+        self.formats.entry("F32".to_owned()).or_default().0 += (values.len() * 4) as u64;
+        self.packed(name, view.bytes.len());
+        Ok(values)
+    }
+
     /// The tensor of a role, of the shape the network needs.
     fn find(&self, role: TensorRole, layer: usize) -> Result<(String, TensorView<'a>), Problem> {
-        let card = self.card;
-        let wanted = required_shape(role, &card.decoder);
-        let name = tensor_name(card.format, &card.family, role, layer);
+        let network = &self.network;
+        let wanted = required_shape(role, network.spec);
+        let name = tensor_name(network.format, network.family, role, layer);
         let (Some(wanted), Some(name)) = (wanted, name) else {
             return Err(Problem::new(
                 Code::Internal,
                 format!(
                     "family `{}` has no tensor for {role:?}, but its network asks for one",
-                    card.family
+                    network.family
                 ),
                 "report this with the model's name",
             ));
         };
-        let Some(view) = self.weights.tensor(&name) else {
+        let name = format!("{}{name}", network.prefix);
+        let view = self.view(&name, &wanted)?;
+        Ok((name, view))
+    }
+
+    /// A tensor by name, of the shape the network needs.
+    fn view(&self, name: &str, wanted: &[u64]) -> Result<TensorView<'a>, Problem> {
+        let Some(view) = self.weights.tensor(name) else {
             return Err(Problem::new(
                 Code::ModelMalformed,
                 format!("the tensor `{name}` of shape {wanted:?} is missing"),
@@ -147,7 +222,7 @@ impl<'a, 'p> Loader<'a, 'p> {
             )
             .why("the file's sizes and its tensors contradict each other"));
         }
-        Ok((name, view))
+        Ok(view)
     }
 
     fn packed(&mut self, name: &str, bytes: usize) {
@@ -176,7 +251,7 @@ fn uninterleaved_rows(rows: usize, head_dim: usize, rotated: usize) -> Vec<u32> 
         .collect()
 }
 
-fn float_values(name: &str, view: TensorView<'_>) -> Result<Vec<f32>, Problem> {
+pub(super) fn float_values(name: &str, view: TensorView<'_>) -> Result<Vec<f32>, Problem> {
     let pairs = || view.bytes.as_chunks::<2>().0.iter();
     Ok(match view.dtype {
         TensorType::F32 => view

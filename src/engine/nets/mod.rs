@@ -2,8 +2,15 @@
 //!
 //! In: rows of tokens, a KV cache. Out: logits. Invariant: nothing here knows of requests, threads' places or time.
 
+pub mod body;
+pub mod code_predictor;
+pub mod code_tables;
 pub mod decoder;
 pub mod load;
+pub mod talker;
+pub mod text_side;
+
+use body::Place;
 
 /// One row of a pass: a token at a position of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,4 +24,16 @@ pub struct Row {
     pub token: u32,
     /// Whether logits of this row are wanted.
     pub logits: bool,
+}
+
+impl Row {
+    /// Where it stands.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        Place {
+            sequence: self.sequence,
+            position: self.position,
+            wanted: self.logits,
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Byte-level BPE from GGUF (`tokenizer.ggml.model = gpt2`).
+//! Byte-level BPE, from GGUF (`tokenizer.ggml.model = gpt2`) or from `vocab.json` and `merges.txt`.
 //!
 //! In: the vocabulary in the byte alphabet, merges in order of rank, a pre-tokenizer. Out: tokens of plain text.
 //! Invariant: every byte of ordinary text has a token, or building fails; decoding gives back the same bytes.
@@ -18,10 +18,12 @@ pub struct ByteLevel {
     bytes: [u32; 256],
     /// Left and right token → (rank, merged token).
     merges: HashMap<(u32, u32), (u32, u32)>,
+    /// Text is brought to Unicode's composed form (NFC) first.
+    composing: bool,
 }
 
 /// The character that stands for `byte` in token texts: itself where it is visible, else from U+0100 on.
-fn letter_of(byte: u8) -> char {
+pub(super) fn letter_of(byte: u8) -> char {
     let visible = |b: u8| matches!(b, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     if visible(byte) {
         char::from(byte)
@@ -122,11 +124,20 @@ impl ByteLevel {
             pre,
             bytes,
             merges: table,
+            composing: false,
         })
+    }
+
+    /// The same, with text brought to Unicode's composed form (NFC) first.
+    pub fn composing(mut self) -> Self {
+        self.composing = true;
+        self
     }
 
     /// Appends the tokens of `text`, which holds no special tokens.
     pub fn encode(&self, vocabulary: &Vocabulary, text: &str, merger: &mut Merger, out: &mut Vec<u32>) {
+        let composed = self.composing.then(|| composed(text)).flatten();
+        let text = composed.as_deref().unwrap_or(text);
         let mut spelled = String::new();
         for piece in self.pre.pieces(text) {
             let piece = &text.as_bytes()[piece];
@@ -160,6 +171,16 @@ impl ByteLevel {
     pub fn heap_bytes(&self) -> usize {
         self.merges.capacity() * (size_of::<((u32, u32), (u32, u32))>() + 1)
     }
+}
+
+/// The composed form (NFC) of a text that may differ from it.
+fn composed(text: &str) -> Option<String> {
+    if text.is_ascii() {
+        return None;
+    }
+    let mut normalised = tokenizers::NormalizedString::from(text);
+    normalised.nfc();
+    Some(normalised.get().to_owned())
 }
 
 #[cfg(test)]

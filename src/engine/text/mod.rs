@@ -9,6 +9,7 @@ pub mod detokenizer;
 pub mod gguf;
 pub mod tokenizer;
 pub mod tokenizer_json;
+pub mod vocab_merges;
 
 mod byte_level;
 mod default_templates;

@@ -12,8 +12,10 @@ use super::merge::Merger;
 use super::sentencepiece::{self, SentencePiece};
 use super::special::{Fragment, Specials, unguard};
 use super::tokenizer_json::{self, JsonEncoder};
+use super::vocab_merges;
 use super::vocabulary::{TokenKind, Vocabulary};
 use crate::base::{Code, Problem};
+use crate::model::speech::TOKENIZER_KIND;
 use crate::model::{ModelCard, Weights};
 
 /// Longest text that is encoded, in bytes. A context of a million tokens is about 4 MiB.
@@ -115,7 +117,7 @@ const END_TEXTS: &[&str] = &[
 ];
 
 impl Tokenizer {
-    /// The tokenizer of an opened model: from GGUF metadata, or from `tokenizer.json` beside safetensors.
+    /// The tokenizer of an opened model: from GGUF metadata, or from the files beside safetensors.
     ///
     /// # Errors
     /// `TokenizerUnusable` when it cannot be built, or has more tokens than the model has embedding rows;
@@ -129,15 +131,19 @@ impl Tokenizer {
                 .first()
                 .and_then(|file| file.parent())
                 .unwrap_or(Path::new("."));
-            let roles = RoleIds {
-                bos: card.tokenizer.bos_id,
-                eos: None,
-                add_bos: card.tokenizer.add_bos,
-                stop: Vec::new(),
-            };
-            tokenizer_json::load(&folder.join("tokenizer.json"), roles)?
+            if card.tokenizer.kind == TOKENIZER_KIND {
+                vocab_merges::load(folder, card.tokenizer.pre.as_deref())?
+            } else {
+                let roles = RoleIds {
+                    bos: card.tokenizer.bos_id,
+                    eos: None,
+                    add_bos: card.tokenizer.add_bos,
+                    stop: Vec::new(),
+                };
+                tokenizer_json::load(&folder.join("tokenizer.json"), roles)?
+            }
         };
-        let (tokens, rows) = (built.vocabulary_len(), card.decoder.vocab);
+        let (tokens, rows) = (built.vocabulary_len(), card.text_rows());
         if tokens > rows {
             return Err(super::vocabulary::unusable(format!(
                 "the tokenizer has {tokens} tokens but the model has embeddings for {rows}"

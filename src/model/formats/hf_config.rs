@@ -28,6 +28,8 @@ pub struct HfConfig {
     root: Map<String, Value>,
     /// The checkpoint wraps the language model in a larger one (`text_config`).
     pub nested: bool,
+    /// Key of the part of the file that this is; empty for all of it.
+    within: String,
 }
 
 /// `tokenizer_config.json`, as far as it matters here.
@@ -49,6 +51,8 @@ pub struct TokenizerConfig {
 #[derive(Clone, Debug, Deserialize)]
 struct AddedToken {
     content: String,
+    #[serde(default)]
+    special: bool,
 }
 
 /// A token given as text or as an object.
@@ -131,7 +135,33 @@ impl HfConfig {
             }
             _ => false,
         };
-        Ok(Self { path, root, nested })
+        Ok(Self {
+            path,
+            root,
+            nested,
+            within: String::new(),
+        })
+    }
+
+    /// The object under `key` as a configuration of its own.
+    pub fn section(&self, key: &str) -> Result<Option<Self>, Problem> {
+        let found = self.object(key)?;
+        Ok(found.map(|object| Self {
+            path: self.path.clone(),
+            root: object.clone(),
+            nested: false,
+            within: if self.within.is_empty() {
+                key.to_owned()
+            } else {
+                format!("{}.{key}", self.within)
+            },
+        }))
+    }
+
+    /// The object under `key`, which has to be there.
+    pub fn required_section(&self, key: &str) -> Result<Self, Problem> {
+        self.section(key)?
+            .ok_or_else(|| self.fault(format!("it has no key `{key}`")))
     }
 
     /// File name for messages.
@@ -140,18 +170,33 @@ impl HfConfig {
         "config.json"
     }
 
+    /// Key of the part of the file that this is; empty for all of it.
+    #[must_use]
+    pub fn within(&self) -> &str {
+        &self.within
+    }
+
     fn place(&self) -> Place {
         Place::of(self.path.display().to_string())
     }
 
     /// The header contradicts itself.
     pub(crate) fn fault(&self, what: impl std::fmt::Display) -> Problem {
-        malformed(self.name(), what).at(self.place())
+        malformed(self.name(), self.inside(what)).at(self.place())
+    }
+
+    /// `what` with the part of the file it is about.
+    fn inside(&self, what: impl std::fmt::Display) -> String {
+        if self.within.is_empty() {
+            what.to_string()
+        } else {
+            format!("in `{}`: {what}", self.within)
+        }
     }
 
     /// A valid model of a kind not served.
     pub(crate) fn refuse(&self, what: impl std::fmt::Display, remedy: &str) -> Problem {
-        unsupported(self.name(), what, remedy).at(self.place())
+        unsupported(self.name(), self.inside(what), remedy).at(self.place())
     }
 
     /// A value; `null` counts as absent.
@@ -185,6 +230,14 @@ impl HfConfig {
     pub fn required_size(&self, key: &str) -> Result<usize, Problem> {
         self.size(key)?
             .ok_or_else(|| self.fault(format!("it has no key `{key}`")))
+    }
+
+    /// A list of counts or widths.
+    pub fn sizes(&self, key: &str) -> Result<Option<Vec<usize>>, Problem> {
+        self.typed(key, "a list of whole numbers", |value| {
+            let whole = |item: &Value| item.as_u64().and_then(|n| usize::try_from(n).ok());
+            value.as_array()?.iter().map(whole).collect()
+        })
     }
 
     /// A real number.
@@ -238,6 +291,7 @@ pub fn generation_config(folder: &Path) -> Result<Option<HfConfig>, Problem> {
         path,
         root,
         nested: false,
+        within: String::new(),
     }))
 }
 
@@ -253,6 +307,12 @@ pub fn tokenizer_config(folder: &Path) -> Result<TokenizerConfig, Problem> {
 }
 
 impl TokenizerConfig {
+    /// Id as written, text, and whether it is structure rather than text, of every added token.
+    pub fn added_tokens(&self) -> impl Iterator<Item = (&str, &str, bool)> {
+        let tokens = self.added_tokens_decoder.iter();
+        tokens.map(|(id, token)| (id.as_str(), token.content.as_str(), token.special))
+    }
+
     fn id_of(&self, text: &str) -> Option<u32> {
         let mut added = self.added_tokens_decoder.iter();
         added.find(|(_, token)| token.content == text)?.0.parse().ok()

@@ -4,6 +4,7 @@ mod damaged;
 mod folders;
 mod mutated;
 mod readable;
+mod speech;
 
 use std::path::Path;
 

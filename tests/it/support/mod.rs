@@ -1,6 +1,7 @@
 //! What several tests need: where shared data lies, and how a skipped test says so.
 
 pub mod gguf;
+pub mod speech;
 pub mod tiny;
 pub mod tiny_tokenizer;
 pub mod web;
