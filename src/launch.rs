@@ -11,8 +11,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::base::{Code, Millis, Place, Problem, Problems, env_vars};
-use crate::config::{self, Flag, Layered, Library, Sources, layer, search};
-use crate::derive::{self, Options};
+use crate::config::{self, Flag, Kin, Layered, Library, Sources, search};
+use crate::derive::{self, DECODER, Options};
 use crate::engine::{self, Event, Handle, Request, Sampling, StartProgress};
 use crate::fetch::{Cache, ModelRef, Progress};
 use crate::model::{self, ModelCard, Weights, families};
@@ -45,6 +45,8 @@ pub struct Wanted {
     pub set: Vec<(String, String)>,
     /// Flags that stand for a key.
     pub flags: Vec<Flag>,
+    /// Flags that stand for a knob of the model's first stage; their key is the knob's name alone.
+    pub stage_flags: Vec<Flag>,
     /// Folder searched first for profiles and classes.
     pub config_dir: Option<PathBuf>,
     /// Unknown keys are warnings.
@@ -116,11 +118,30 @@ pub fn decide(wanted: &Wanted, hardware: Hardware, card: &ModelCard) -> Result<D
         Machine::Captured(_) | Machine::Saved(_) => None,
     };
     plan.warnings.extend(storage.as_ref().and_then(storage::explain));
+    plan.warnings.extend(unfetched(&wanted.model, card));
     Ok(Decided {
         hardware,
         layered,
         plan,
         storage,
+    })
+}
+
+/// That the model is not here yet, where it was planned from the card that is built in.
+fn unfetched(model: &ModelRef, card: &ModelCard) -> Option<Problem> {
+    let ModelRef::Named(named) = model else {
+        return None;
+    };
+    let missing = card.files.iter().any(|file| !file.exists());
+    missing.then(|| {
+        Problem::warning(
+            Code::ModelNotFound,
+            format!(
+                "`{}` is not fetched yet: this is planned from what is known of its file ({})",
+                named.name, card.file_bytes
+            ),
+            format!("`edge-deploy pull {}` fetches it, and so does `auto`", named.name),
+        )
     })
 }
 
@@ -145,7 +166,7 @@ fn sources(wanted: &Wanted, hardware: &Hardware, card: &ModelCard) -> Result<Sou
     let mut profiles = Vec::new();
     let mut user_file: Option<PathBuf> = None;
     for name in &wanted.profiles {
-        if !search::is_path(name) || layer::parent(&search::read_file(Path::new(name))?).is_some() {
+        if search::kin(name)? == Kin::Profile {
             profiles.push(name.clone());
         } else if let Some(first) = user_file.replace(PathBuf::from(name)) {
             return Err(Problem::new(
@@ -164,6 +185,13 @@ fn sources(wanted: &Wanted, hardware: &Hardware, card: &ModelCard) -> Result<Sou
     {
         profiles.push(family.profile.to_owned());
     }
+    // A language model has one stage; of several the first is the one that sets the pace.
+    let first = card.stages().first().map_or(DECODER, |stage| stage.name);
+    let mut flags = wanted.flags.clone();
+    flags.extend(wanted.stage_flags.iter().map(|flag| Flag {
+        key: format!("stages.{first}.{}", flag.key),
+        ..flag.clone()
+    }));
     Ok(Sources {
         library: Library::usual(wanted.config_dir.as_deref())?,
         class: Some(hardware.class.as_str().to_owned()),
@@ -171,7 +199,7 @@ fn sources(wanted: &Wanted, hardware: &Hardware, card: &ModelCard) -> Result<Sou
         user_file,
         env: env_vars::key_overrides(),
         set: wanted.set.clone(),
-        flags: wanted.flags.clone(),
+        flags,
         lenient: wanted.lenient,
     })
 }

@@ -80,13 +80,13 @@ pub struct Select {
     /// Set one key, such as `stages.decoder.threads=4`; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Tokens of context for each sequence (`stages.decoder.context`)
+    /// Tokens of context for each sequence (`stages.<first stage>.context`)
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<String>,
-    /// Worker threads (`stages.decoder.threads`)
+    /// Worker threads (`stages.<first stage>.threads`)
     #[arg(long, value_name = "N")]
     pub threads: Option<String>,
-    /// Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)
+    /// Best instruction set to use, such as `avx2` or `scalar` (`stages.<first stage>.isa_cap`)
     #[arg(long, value_name = "NAME")]
     pub isa_cap: Option<String>,
     /// Plan for a machine saved with `probe --save`
@@ -146,9 +146,13 @@ pub struct PlanArgs {
     pub select: Select,
     #[command(flatten)]
     pub listen: Listen,
-    /// Print a profile that pins everything planned
+    /// Print a profile that pins everything planned; given back with `--profile` it plans the same
     #[arg(long, conflicts_with = "json")]
     pub emit: bool,
+    /// Compare with another plan, key by key: a plan saved with `--json`, a machine saved with `probe --save` or
+    /// captured in a folder, or another profile (a name or a YAML file)
+    #[arg(long, value_name = "OTHER", conflicts_with = "emit", value_hint = ValueHint::AnyPath)]
+    pub diff: Option<String>,
     #[command(flatten)]
     pub output: Output,
 }

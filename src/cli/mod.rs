@@ -76,6 +76,12 @@ fn run(command: Command) -> Outcome {
     match command {
         Command::Auto(args) => auto::run(&args),
         Command::Plan(args) if args.emit => plan::emit(&args.select, &args.listen),
+        Command::Plan(args) if args.diff.is_some() => plan::compare(
+            &args.select,
+            &args.listen,
+            args.diff.as_deref().unwrap_or_default(),
+            args.output.json,
+        ),
         Command::Plan(args) => plan::run(&args.select, &args.listen, args.output.json),
         Command::Explain(args) => explain::run(&args),
         Command::Run(args) => run::run(&args),

@@ -64,8 +64,41 @@ pub fn note(line: &str) {
 /// Prints warnings on stderr.
 pub fn warnings(problems: &[Problem]) {
     for problem in problems {
-        note(&problem.to_string());
+        note(&for_reader(&problem.to_string()));
     }
+}
+
+/// Widest line of a message on a terminal.
+const MESSAGE_WIDTH: usize = 80;
+
+/// A message as it is, or for a terminal with its sentences in lines of at most 80 columns. Excerpts stay as they are.
+fn for_reader(message: &str) -> String {
+    if std::io::stderr().is_terminal() {
+        in_columns(message)
+    } else {
+        message.to_owned()
+    }
+}
+
+fn in_columns(message: &str) -> String {
+    let sentence = |line: &str| {
+        ["error[", "warning[", "  why: ", "  do: "]
+            .iter()
+            .any(|start| line.starts_with(start))
+    };
+    let lines: Vec<String> = message
+        .lines()
+        .map(|line| {
+            if line.chars().count() <= MESSAGE_WIDTH || !sentence(line) {
+                return line.to_owned();
+            }
+            let start = line.len() - line.trim_start().len();
+            let indent = " ".repeat(start + 4);
+            let words = wrapped(line, MESSAGE_WIDTH - indent.len(), &indent);
+            format!("{}{words}", &line[..start])
+        })
+        .collect();
+    lines.join("\n")
 }
 
 /// Prints why a command failed: text on stderr, or JSON on stdout where results go.
@@ -82,7 +115,7 @@ pub fn failure(problems: &Problems, as_json: bool) {
             .iter()
             .filter(|p| p.severity == Severity::Error)
             .count();
-        note(&problems.to_string());
+        note(&for_reader(&problems.to_string()));
         if errors > 1 {
             note(&format!("{errors} errors"));
         }
@@ -274,5 +307,21 @@ mod tests {
         assert_eq!(table(&[]), "");
         assert_eq!(wrapped("aa bb cc", 5, "  "), "aa bb\n  cc");
         assert_eq!(wrapped("", 5, "  "), "");
+        let long = format!(
+            "error[bad_value]: {}\n  | {}\n  do: this",
+            "word ".repeat(30).trim(),
+            "x".repeat(90)
+        );
+        let shown = in_columns(&long);
+        assert!(
+            shown
+                .lines()
+                .all(|line| line.len() <= 80 || line.starts_with("  | ")),
+            "{shown}"
+        );
+        assert_eq!(
+            shown.split_whitespace().collect::<Vec<_>>(),
+            long.split_whitespace().collect::<Vec<_>>()
+        );
     }
 }

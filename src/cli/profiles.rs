@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::args::ProfilesCommand;
 use super::{Outcome, print};
 use crate::base::{Code, ExitCode, Place, Problem, Problems, Severity, env_vars};
-use crate::config::search::user_folder;
-use crate::config::{self, Library, Shelf, Sources, reference};
+use crate::config::search::{self, user_folder};
+use crate::config::{self, Kin, Library, Shelf, Sources, reference};
 
 pub(super) fn run(command: ProfilesCommand) -> Outcome {
     match command {
@@ -97,14 +97,16 @@ fn show(library: &Library, name: &str, json: bool) -> Outcome {
 
 fn show_resolved(library: Library, name: &str, class: &str, json: bool) -> Outcome {
     let is_class = shelf_of(&library, name) == Shelf::Hardware;
+    let user = !is_class && search::kin(name)? == Kin::User;
     let layered = config::load(&Sources {
         library,
         class: Some(if is_class { name } else { class }.to_owned()),
-        profiles: if is_class {
+        profiles: if is_class || user {
             Vec::new()
         } else {
             vec![name.to_owned()]
         },
+        user_file: user.then(|| PathBuf::from(name)),
         env: env_vars::key_overrides(),
         ..Sources::default()
     })?;
@@ -141,21 +143,14 @@ fn eject(name: &str, config_dir: Option<PathBuf>, force: bool, json: bool) -> Ou
 fn validate(files: &[String], hardware: bool, lenient: bool, json: bool) -> Outcome {
     let mut problems = Vec::new();
     for file in files {
-        let named = || vec![file.clone()];
-        let sources = Sources {
-            library: Library::usual(None)?,
-            class: hardware.then(|| file.clone()),
-            profiles: if hardware { Vec::new() } else { named() },
-            lenient,
-            ..Sources::default()
+        let mut found = match checked(file, hardware, lenient) {
+            Ok(warnings) => warnings,
+            Err(Problems(found)) => found,
         };
-        match config::load(&sources) {
-            Ok(layered) => problems.extend(layered.warnings),
-            Err(found) => problems.extend(found.0),
+        for problem in &mut found {
+            problem.place.get_or_insert_with(|| Place::of(file));
         }
-    }
-    for problem in &mut problems {
-        problem.place.get_or_insert_with(|| Place::of(files.join(", ")));
+        problems.append(&mut found);
     }
     if problems.iter().any(|problem| problem.severity == Severity::Error) {
         return Err(Problems(problems));
@@ -169,4 +164,22 @@ fn validate(files: &[String], hardware: bool, lenient: bool, json: bool) -> Outc
         }
     }
     Ok(ExitCode::Ok)
+}
+
+/// Reads one file as planning would: a class file, a profile, or a file of the user's own.
+fn checked(file: &str, hardware: bool, lenient: bool) -> Result<Vec<Problem>, Problems> {
+    let mut sources = Sources {
+        library: Library::usual(None)?,
+        lenient,
+        ..Sources::default()
+    };
+    if hardware {
+        sources.class = Some(file.to_owned());
+    } else {
+        match search::kin(file)? {
+            Kin::User => sources.user_file = Some(PathBuf::from(file)),
+            _ => sources.profiles.push(file.to_owned()),
+        }
+    }
+    Ok(config::load(&sources)?.warnings)
 }

@@ -28,14 +28,21 @@ pub(super) fn wanted(select: &Select, listen: &Listen) -> Result<Wanted, Problem
     }
     let mut flags = Vec::new();
     for (flag, key, value) in [
-        ("--context", "stages.decoder.context", &select.context),
-        ("--threads", "stages.decoder.threads", &select.threads),
-        ("--isa-cap", "stages.decoder.isa_cap", &select.isa_cap),
         ("--host", "server.host", &listen.host),
         ("--port", "server.port", &listen.port),
     ] {
         if let Some(value) = value {
             flags.push(self::flag(flag, key, given(flag, value)?));
+        }
+    }
+    let mut stage_flags = Vec::new();
+    for (flag, knob, value) in [
+        ("--context", "context", &select.context),
+        ("--threads", "threads", &select.threads),
+        ("--isa-cap", "isa_cap", &select.isa_cap),
+    ] {
+        if let Some(value) = value {
+            stage_flags.push(self::flag(flag, knob, given(flag, value)?));
         }
     }
     if let Some(key) = &listen.api_key {
@@ -49,6 +56,7 @@ pub(super) fn wanted(select: &Select, listen: &Listen) -> Result<Wanted, Problem
         profiles: select.profile.clone(),
         set,
         flags,
+        stage_flags,
         config_dir: select.config_dir.clone(),
         lenient: select.lenient,
         force: select.force,

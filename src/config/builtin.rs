@@ -10,7 +10,7 @@ macro_rules! table {
 }
 
 /// Profiles by name.
-pub const PROFILES: &[(&str, &str)] = table!("profiles": "gemma3", "llama", "qwen3", "spark2_5");
+pub const PROFILES: &[(&str, &str)] = table!("profiles": "gemma3", "llama", "qwen3", "qwen3_tts", "spark2_5");
 
 /// Class files by name.
 pub const HARDWARE: &[(&str, &str)] =

@@ -217,7 +217,8 @@ pub fn load(sources: &Sources) -> Result<Layered, Problems> {
     loading.merge()
 }
 
-/// Checks one profile or class file, by name or path, with nothing above it. Gives its warnings.
+/// Checks one profile, class file or file of the user's own, by name or path, with nothing above it. Gives its
+/// warnings.
 pub fn validate(
     library: &Library,
     shelf: Shelf,
@@ -230,6 +231,7 @@ pub fn validate(
         ..Sources::default()
     };
     match shelf {
+        Shelf::Profiles if search::kin(name)? == Kin::User => sources.user_file = Some(PathBuf::from(name)),
         Shelf::Profiles => sources.profiles.push(name.to_owned()),
         Shelf::Hardware => sources.class = Some(name.to_owned()),
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::layer::{self, Kin};
 use super::spans::Source;
 use super::unknown_keys::nearest;
 use super::{builtin, yaml};
@@ -263,6 +264,18 @@ pub fn is_path(name: &str) -> bool {
             .is_some_and(|e| e.eq_ignore_ascii_case(end))
     };
     name.contains(['/', '\\']) || ends("yaml") || ends("yml")
+}
+
+/// What a name after `--profile` stands for: a profile, which takes the place of the family's own, if it is a name or
+/// a file that extends one; else a file of the user's own, which lies above and may set `policy:` too. The one rule
+/// for planning and checking.
+pub fn kin(name: &str) -> Result<Kin, Problem> {
+    let extends = |name: &str| read_file(Path::new(name)).map(|source| layer::parent(&source).is_some());
+    Ok(if !is_path(name) || extends(name)? {
+        Kin::Profile
+    } else {
+        Kin::User
+    })
 }
 
 fn builtin_name(shelf: Shelf, name: &str) -> String {

@@ -59,7 +59,7 @@ impl<T> Pin<T> {
             "command line" => format!("`{source} {value}`"),
             "--set" => format!("`--set {}={value}`", self.key),
             "environment" => format!("`{source}={value}`"),
-            _ => format!("`{}: {value}` in {source}", self.key),
+            _ => format!("`{}: {value}` in {}", self.key, self.place),
         }
     }
 

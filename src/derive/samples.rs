@@ -2,6 +2,8 @@
 //!
 //! In: a few numbers. Out: complete `Hardware`, `ModelCard` and `Pin`. Invariant: built in tests only.
 
+pub(crate) mod random;
+
 use super::{Asked, DECODER, Pin, StagePins};
 use crate::base::{Bytes, CpuSet, Place};
 use crate::config::Policy;

@@ -34,7 +34,10 @@ pub fn divide(
         .collect();
     let mut teams = match own.as_slice() {
         [one] => vec![threads::choose(hardware, policy, &one.pins, node)?],
-        several => divide_several(hardware, policy, several, node)?,
+        several => {
+            let work: Vec<u64> = several.iter().map(|owner| work_of(owner, members)).collect();
+            divide_several(hardware, policy, several, &work, node)?
+        }
     };
     if let Some(first) = teams.first_mut() {
         first.warnings.extend(threads::starved(hardware));
@@ -63,11 +66,22 @@ pub fn divide(
     }
 }
 
+/// The work of a step that a stage's team does: its own, and that of the stages that run inside it.
+fn work_of(owner: &Member<'_>, members: &[Member<'_>]) -> u64 {
+    let lodgers = members
+        .iter()
+        .filter(|member| member.stage.rhythm == Rhythm::Within(owner.stage.name));
+    lodgers.fold(owner.stage.work_per_step, |work, lodger| {
+        work.saturating_add(lodger.stage.work_per_step)
+    })
+}
+
 /// Several stages, each with a team.
 fn divide_several(
     hardware: &Hardware,
     policy: &Policy,
     own: &[&Member<'_>],
+    work: &[u64],
     node: Option<&NumaNode>,
 ) -> Result<Vec<Threads>, Vec<Problem>> {
     let usable = threads::usable(hardware).map_err(|problem| vec![problem])?;
@@ -107,6 +121,7 @@ fn divide_several(
     let split = Split {
         hardware,
         own,
+        work,
         open: &open,
         whole: &whole,
         usable: &usable,
@@ -153,6 +168,7 @@ fn too_many(own: &[&Member<'_>], set: usize, whole: &Decision<usize>) -> Option<
 struct Split<'a> {
     hardware: &'a Hardware,
     own: &'a [&'a Member<'a>],
+    work: &'a [u64],
     open: &'a [usize],
     whole: &'a Decision<usize>,
     usable: &'a CpuSet,
@@ -167,11 +183,7 @@ impl Split<'_> {
         spare: usize,
         chosen: &mut [Option<Threads>],
     ) -> Result<(), Vec<Problem>> {
-        let work: Vec<u64> = self
-            .open
-            .iter()
-            .map(|&at| self.own[at].stage.work_per_step.max(1))
-            .collect();
+        let work: Vec<u64> = self.open.iter().map(|&at| self.work[at].max(1)).collect();
         let counts = shares(room, &work);
         let total: u128 = work.iter().map(|&work| u128::from(work)).sum();
         let mut spare = spare;

@@ -16,11 +16,15 @@ use crate::config::Secret;
 use crate::fetch::{Cache, ModelRef, Progress};
 use crate::model;
 use crate::server::{self, ServerOptions, ServerState};
+use crate::sys::limits;
 
 /// Threads that read requests and write answers; the work is done by the engine's own.
 const HTTP_THREADS: usize = 2;
 /// Threads that turn prompts into tokens. More would only hold more long prompts in memory at once.
 const TEXT_THREADS: usize = 4;
+
+/// How much sooner than others the kernel ends this process when memory runs out (−1000 to 1000; 0 is usual).
+const OOM_SCORE: i32 = 500;
 
 /// Fetches, loads and serves `decided` on `listener`. `announce` is called once everything is ready.
 pub fn serve(
@@ -40,6 +44,10 @@ pub fn serve(
         .enable_all()
         .build()
         .map_err(|error| system(&error))?;
+    // A model can be loaded again; the system and whoever is logged in cannot.
+    if let Err(problem) = limits::set_oom_score_adj(OOM_SCORE) {
+        tracing::warn!("{problem}");
+    }
     let options = ServerOptions {
         api_key: decided
             .layered

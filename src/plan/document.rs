@@ -14,11 +14,12 @@ use crate::base::{Code, Problem};
 
 impl Plan {
     /// 16 hex digits of SHA-256 over the canonical JSON of every knob: model, stages, server and deadlines. Reasons,
-    /// warnings and the memory that happened to be free are not in it.
+    /// warnings, names of profiles and the memory that happened to be free are not in it.
     #[must_use]
     pub fn computed_digest(&self) -> String {
-        // Where the files lie is no knob: the same plan from two caches is the same plan.
+        // Where the files lie and which profile said so are no knobs: the same plan is the same plan.
         let mut model = self.model.clone();
+        model.profile.clear();
         for file in &mut model.files {
             *file = file.file_name().map(Into::into).unwrap_or_default();
         }
@@ -85,21 +86,44 @@ impl Plan {
         Ok(plan)
     }
 
-    /// A profile that pins what was planned, or only what somebody pinned before.
+    /// A profile that pins what was planned, or only what somebody pinned before. Planned with it again, the same
+    /// machine and model give a plan of the same digest; only a key for the API, which is not in the plan, has to be
+    /// given again.
     pub fn to_profile_yaml(&self, pinned_only: bool) -> Result<String, Problem> {
         let mut root = Map::new();
         for (key, explanation) in &self.explanations {
             let Some(path) = profile_key(key.as_str()) else {
                 continue;
             };
-            if pinned_only && !matches!(explanation.origin, Origin::Pinned { .. }) {
+            let pinned = matches!(explanation.origin, Origin::Pinned { .. });
+            // A stage without keys and values has no cache to be set.
+            if pinned_only && !pinned || explanation.value == Value::from(0) && path.ends_with(".kv_bytes") {
                 continue;
             }
             insert(&mut root, &path, explanation.value.clone());
         }
-        serde_yaml::to_string(&Value::Object(root)).map_err(|error| unwritable(&error))
+        let pinned_template = self.model.chat_template.starts_with(PINNED_TEMPLATE);
+        if let (true, Some(card)) = (pinned_template, &self.model.card) {
+            let template = card.chat_template.clone().unwrap_or_default();
+            insert(&mut root, "model.chat_template", Value::from(template));
+        }
+        let mut text = format!(
+            "# Plan {} of `{}` on a machine of class {}, pinned. Give it back with `--profile FILE`.\n",
+            self.digest, self.model.name, self.hardware_class
+        );
+        if self.server.api_key_required {
+            text.push_str("# The API key is not written here: give it again in EDGE_DEPLOY_API_KEY.\n");
+        }
+        if root.is_empty() {
+            return Ok(text);
+        }
+        text.push_str(&serde_yaml::to_string(&Value::Object(root)).map_err(|error| unwritable(&error))?);
+        Ok(text)
     }
 }
+
+/// How the origin of a pinned chat template begins.
+const PINNED_TEMPLATE: &str = "pinned";
 
 /// Puts a value at a dotted path, making the maps on the way.
 fn insert(map: &mut Map<String, Value>, path: &str, value: Value) {
@@ -129,8 +153,7 @@ fn profile_key(key: &str) -> Option<String> {
                 return Some(format!("sampling.{rest}"));
             }
             let pinnable = key.starts_with("server.") || key.starts_with("deadlines.");
-            let stage = key.starts_with("stages.") && !key.ends_with(".confine");
-            (pinnable || stage).then(|| key.to_owned())
+            (pinnable || key.starts_with("stages.")).then(|| key.to_owned())
         }
     }
 }

@@ -83,6 +83,10 @@ fn verify(key: &KeyPath) -> &'static str {
             _ => "a request beyond it is ended with `deadline_passed`",
         },
         "deadlines" => "the phase fails with `deadline_passed` and names its time",
+        "memory" if matches!(last, "available_bytes" | "reserve_bytes") => {
+            "`edge-deploy probe` shows what may be used and by which file of the kernel; it changes as other programs run"
+        }
+        "memory" if last == "mapped_bytes" => "RssFile of /proc/<pid>/status while loading",
         "memory" => {
             "RssAnon of /proc/<pid>/status stays below steady_bytes, which it reaches when every sequence has filled its context; VmHWM against peak_bytes"
         }

@@ -3,6 +3,7 @@
 //! In: a `derive::Draft`. Out: values without `Option`, each with its explanation, and a digest.
 //! Invariant: the engine and the server read nothing but this; what the plan says is read back after start.
 
+pub mod diff;
 pub mod document;
 pub mod effective;
 pub mod explain;
@@ -66,7 +67,8 @@ pub struct ModelPlan {
     /// Network, sampling defaults, tokenizer facts. Not shown twice in JSON.
     #[serde(skip)]
     pub card: Option<Box<ModelCard>>,
-    /// Where the chat template in `card` comes from: `model`, `pinned` or `family` (the usual one of its family).
+    /// Where the chat template in `card` comes from: `model`, `family` (the usual one of its family), or `pinned` with
+    /// the beginning of its text's SHA-256.
     pub chat_template: String,
     /// Sampling defaults for requests that do not say.
     pub sampling: SamplingPlan,

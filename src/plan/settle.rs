@@ -142,19 +142,23 @@ fn settle_deadlines(book: &mut Book, draft: DeadlineDraft) -> Deadlines {
 }
 
 fn explain_ledger(book: &mut Book, ledger: &Ledger, because: &str) {
+    let several = ledger.several_stages();
     book.note(
         "memory.items",
         &ledger.items,
         "memory.ledger",
-        "every item with its own reason; sums count anonymous memory",
+        format!(
+            "{} items, largest first, each with its own reason; sums count anonymous memory",
+            ledger.items.len()
+        ),
     );
     let listed = |steady: bool| {
         let items = ledger
             .items
             .iter()
-            .filter(|item| item.anonymous && (item.steady || !steady));
+            .filter(|item| item.anonymous && item.bytes.0 > 0 && (item.steady || !steady));
         let listed: Vec<String> = items
-            .map(|item| format!("{} {}", item.name, item.bytes))
+            .map(|item| format!("{} {}", item.label(several), item.bytes))
             .collect();
         listed.join(" + ")
     };
@@ -162,14 +166,14 @@ fn explain_ledger(book: &mut Book, ledger: &Ledger, because: &str) {
         "memory.steady_bytes",
         &ledger.steady_bytes,
         "memory.ledger",
-        listed(true),
+        format!("once every sequence has filled its context: {}", listed(true)),
     );
     book.note(
         "memory.peak_bytes",
         &ledger.peak_bytes,
         "memory.ledger",
         format!(
-            "{}; weights are laid out straight from the mapped files",
+            "at any time, loading included: {}; weights are laid out straight from the mapped files, so no second copy exists",
             listed(false)
         ),
     );
@@ -177,13 +181,22 @@ fn explain_ledger(book: &mut Book, ledger: &Ledger, because: &str) {
         "memory.mapped_bytes",
         &ledger.mapped_bytes,
         "memory.ledger",
-        "weight files while they are read; the kernel drops these pages when memory is short",
+        "pages of the weight files while they are read; the kernel drops them when memory is short, so they are in no sum",
     );
+    let spare = ledger
+        .available_bytes
+        .0
+        .saturating_sub(ledger.reserve_bytes.0)
+        .saturating_sub(ledger.peak_bytes.0);
     book.note(
         "memory.available_bytes",
         &ledger.available_bytes,
         "memory.available",
-        because,
+        format!(
+            "{because}; beyond the peak of {} there are {} left",
+            ledger.peak_bytes,
+            crate::base::Bytes(spare)
+        ),
     );
     book.note(
         "memory.reserve_bytes",

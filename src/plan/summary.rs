@@ -39,6 +39,7 @@ impl Plan {
                     self.line(&at("threads"), stage.threads),
                     self.line(&at("cpus"), &stage.cpus),
                     self.line(&at("pin"), yes(stage.pin)),
+                    self.line(&at("confine"), yes(stage.confine)),
                     self.line(&at("isa_cap"), &stage.isa_cap),
                     self.line(&at("weight_path"), &stage.weight_path),
                     self.line(&at("dtype"), stage.dtype),
@@ -53,18 +54,20 @@ impl Plan {
                 ],
             ));
         }
+        let several = self.memory.several_stages();
         let mut memory: Vec<Line> = self
             .memory
             .items
             .iter()
-            .filter(|item| item.anonymous)
+            .filter(|item| item.anonymous && item.bytes.0 > 0)
             .map(|item| Line {
-                key: item.name.clone(),
+                key: item.label(several),
                 value: item.bytes.to_string(),
                 because: item.because.clone(),
             })
             .collect();
         memory.push(self.line("memory.peak_bytes", self.memory.peak_bytes));
+        memory.push(self.line("memory.reserve_bytes", self.memory.reserve_bytes));
         memory.push(self.line("memory.available_bytes", self.memory.available_bytes));
         sections.push(("memory".to_owned(), memory));
         let key = if self.server.api_key_required {

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use proptest::prelude::*;
+
 use super::effective::{Effective, EffectiveStage};
 use super::*;
 use crate::base::Code;
+use crate::config::{self, Sources};
+use crate::derive::samples::random::{some_asked, some_machine, some_shape};
 use crate::derive::samples::{Shape, card, pin, plain, policy, qwen_like};
 use crate::derive::{Asked, DECODER, Options, decide};
 use crate::model::kv;
@@ -290,4 +294,58 @@ fn a_small_machine_still_settles() {
         (plan.stages[DECODER].threads, plan.stages[DECODER].context),
         (1, 2048)
     );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn an_emitted_plan_given_back_is_the_same_plan(
+        hardware in some_machine(), shape in some_shape(), asked in some_asked()
+    ) {
+        let sample = card(&shape);
+        if let Ok(draft) = decide(&hardware, &sample, &asked, Options::default()) {
+            let plan = Plan::settle(draft);
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("emitted.yaml");
+            let text = plan.to_profile_yaml(false).unwrap();
+            std::fs::write(&file, &text).unwrap();
+            let sources = Sources { user_file: Some(file), ..Sources::default() };
+            let layered = config::load(&sources).map_err(|problems| TestCaseError::fail(format!("{problems}\n{text}")))?;
+            let mut again = Asked::from_layered(&layered).unwrap();
+            again.policy = asked.policy;
+            let again = decide(&hardware, &sample, &again, Options::default());
+            prop_assert!(again.is_ok(), "refused: {}\n{text}", again.unwrap_err());
+            prop_assert_eq!(Plan::settle(again.unwrap()).digest, plan.digest, "{}", text);
+        }
+    }
+}
+
+#[test]
+fn two_plans_are_compared_key_by_key_with_both_reasons() {
+    let plan = planned(&nothing());
+    assert_eq!(diff::between(&plan, &plan), []);
+    let mut asked = nothing();
+    asked.decoder().context = Some(pin("stages.decoder.context", 1024));
+    let other = planned(&asked);
+    let found = diff::between(&plan, &other);
+    let of = |key: &str| found.iter().find(|difference| difference.key == key);
+    let context = of("stages.decoder.context").expect("the key that was pinned");
+    let (left, right) = (context.left.as_ref().unwrap(), context.right.as_ref().unwrap());
+    assert_eq!((&left.value, &right.value), (&8192.into(), &1024.into()));
+    assert!(left.because.contains("policy") && matches!(right.origin, Some(Origin::Pinned { .. })));
+    for follows in [
+        "stages.decoder.kv_bytes",
+        "memory.items.decoder.kv",
+        "memory.peak_bytes",
+        "server.default_max_tokens",
+    ] {
+        assert!(of(follows).is_some(), "{follows} follows: {found:?}");
+    }
+    assert!(of("digest").is_none() && of("stages.decoder.threads").is_none());
+    // A key that one plan lacks has one side.
+    let mut less = plan.clone();
+    less.explanations.remove(&KeyPath::new("server.port"));
+    let found = diff::between(&plan, &less);
+    assert!(found.len() == 1 && found[0].right.is_none(), "{found:?}");
 }

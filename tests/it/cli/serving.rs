@@ -83,6 +83,15 @@ fn auto_serves_as_planned_and_stops_when_told() {
     assert_eq!(serving.stop(), Some(0));
 }
 
+#[test]
+fn a_server_offers_itself_when_memory_runs_out() {
+    let sandbox = Sandbox::new();
+    let serving = Serving::start(&sandbox, None);
+    let score = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", serving.child.id())).unwrap();
+    assert_eq!(score.trim(), "500");
+    assert_eq!(serving.stop(), Some(0));
+}
+
 /// Anonymous resident memory of a process, in MiB.
 fn resident_mib(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();

@@ -1,5 +1,6 @@
 //! What several tests need: where shared data lies, and how a skipped test says so.
 
+pub mod cards;
 pub mod gguf;
 pub mod speech;
 pub mod tiny;
