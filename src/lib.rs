@@ -20,6 +20,7 @@ pub mod fetch;
 pub mod launch;
 pub mod model;
 pub mod observe;
+pub mod pacing;
 pub mod plan;
 pub mod probe;
 pub mod server;

@@ -6,6 +6,7 @@
 #[allow(unsafe_code, reason = "SIMD; each block states why it is sound")]
 pub mod kernels;
 
+pub mod audio;
 pub mod handle;
 pub mod kv_cache;
 pub mod nets;

@@ -52,8 +52,14 @@ pub struct Activations {
     used: usize,
     tokens: usize,
     cols: usize,
+    /// Rows each token sees before its own; set by [`Activations::load_windows`].
+    halo: Option<usize>,
     needs: Needs,
 }
+
+/// Tokens of a panel of windows: with a halo of 54 rows, three in ten rows are prepared twice, and a panel of 96
+/// channels in f32 stays in the second-level cache.
+pub(super) const WINDOW_PANEL: usize = 128;
 
 /// −offset · Σ codes, to start an integer accumulator with.
 #[derive(Debug)]
@@ -63,12 +69,12 @@ struct Fold {
     values: Vec<i32>,
 }
 
-/// Up to 16 tokens. Index of group `g`, token `t` in a panel of width `w`: `g·w + t`; per half `h`: `(2g + h)·w + t`.
+/// Up to 16 tokens, or [`WINDOW_PANEL`] and their halo. Index of group `g`, token `t` in a panel of width `w`: `g·w + t`; per half `h`: `(2g + h)·w + t`.
 #[derive(Debug, Default)]
 pub(super) struct Panel {
     /// First token.
     pub first: usize,
-    /// Tokens.
+    /// Tokens; with windows, rows, which are the halo's more than tokens.
     pub width: usize,
     /// Column-major values: `k·w + t`.
     pub values: Vec<f32>,
@@ -119,27 +125,63 @@ impl Activations {
         needs: Needs,
     ) {
         assert_eq!(x.len(), tokens * cols, "activations of {tokens} × {cols}");
-        let quantised = needs.packings().next().is_some();
-        assert!(
-            !quantised || cols.is_multiple_of(GROUP),
-            "{cols} columns do not meet quantised weights"
+        self.halo = None;
+        self.lay_out(tokens, 0, panel_width);
+        self.fill(kernels, team, x, cols, needs);
+    }
+
+    /// Loads the windows of a convolution: `x` is `(halo + tokens) × cols` values, row-major, and token `t` sees rows
+    /// `t ..= t + halo`.
+    ///
+    /// # Panics
+    /// As [`Self::load`].
+    #[expect(clippy::too_many_arguments, reason = "a matrix, its window and what reads it")]
+    pub fn load_windows(
+        &mut self,
+        kernels: &Kernels,
+        team: &Team,
+        x: &[f32],
+        tokens: usize,
+        halo: usize,
+        cols: usize,
+        needs: Needs,
+    ) {
+        assert_eq!(
+            x.len(),
+            (tokens + halo) * cols,
+            "windows of {halo} + {tokens} rows × {cols}"
         );
+        self.halo = Some(halo);
+        self.lay_out(tokens, halo, |left| left.min(WINDOW_PANEL));
+        self.fill(kernels, team, x, cols, needs);
+    }
+
+    /// Cuts tokens into panels.
+    fn lay_out(&mut self, tokens: usize, halo: usize, width: impl Fn(usize) -> usize) {
         self.tokens = tokens;
-        self.cols = cols;
-        self.needs = needs;
         self.used = 0;
         let mut first = 0;
         while first < tokens {
-            let width = panel_width(tokens - first);
+            let width = width(tokens - first);
             if self.used == self.panels.len() {
                 self.panels.push(Panel::default());
             }
             let panel = &mut self.panels[self.used];
             panel.first = first;
-            panel.width = width;
+            panel.width = width + halo;
             self.used += 1;
             first += width;
         }
+    }
+
+    fn fill(&mut self, kernels: &Kernels, team: &Team, x: &[f32], cols: usize, needs: Needs) {
+        let quantised = needs.packings().next().is_some();
+        assert!(
+            !quantised || cols.is_multiple_of(GROUP),
+            "{cols} columns do not meet quantised weights"
+        );
+        self.cols = cols;
+        self.needs = needs;
         let fill = |_: usize, panels: &mut [Panel]| {
             for panel in panels {
                 let rows = &x[panel.first * cols..(panel.first + panel.width) * cols];
@@ -148,7 +190,7 @@ impl Activations {
         };
         let panels = &mut self.panels[..self.used];
         // Below this, waking the team takes longer than the work.
-        if tokens * cols < 1 << 15 {
+        if self.tokens * cols < 1 << 15 {
             fill(0, panels);
         } else {
             team.for_each_chunk(panels, 1, &fill);
@@ -157,6 +199,16 @@ impl Activations {
 
     pub(super) fn panels(&self) -> &[Panel] {
         &self.panels[..self.used]
+    }
+
+    /// Whether these are windows, to be read by [`Kernels::conv`].
+    pub(super) fn windowed(&self) -> bool {
+        self.halo.is_some()
+    }
+
+    /// Rows each token sees before its own.
+    pub(super) fn halo(&self) -> usize {
+        self.halo.unwrap_or(0)
     }
 
     pub(super) fn serves(&self, needs: Needs) -> bool {

@@ -33,7 +33,9 @@
 
 mod activations;
 mod attention;
+mod conv;
 pub mod dequant;
+mod encode;
 mod layout;
 mod ops;
 mod pack;
@@ -49,6 +51,8 @@ use std::sync::OnceLock;
 
 pub use activations::{Activations, Needs};
 pub use attention::{AttentionInput, AttentionSpec, KV_BLOCK, KvShape};
+pub use conv::{ConvSpec, Store};
+pub use encode::encode;
 pub use pack::{PackSource, PackedMatrix};
 
 use crate::base::{Code, Problem};
@@ -71,15 +75,21 @@ pub struct Kernels {
     vector: vector::Vector,
 }
 
-/// Tiles of one type and the panel to multiply them with. `tiles` is `count × tile_bytes` long, `tile_bytes` is what
-/// the layout says for `dtype` and `cols`, and the panel holds what `dtype` needs for `cols` columns.
+/// Tiles of one type and the tokens to multiply them with: columns `first_col .. first_col + cols` of each tile with
+/// tokens `first .. first + tokens` of the panel. `tiles` is `count × tile_bytes` long, `tile_bytes` is what the layout
+/// says for `dtype` and all of a tile's columns, and the panel holds what `dtype` needs for `cols` columns.
 struct Run<'a> {
     dtype: TensorType,
     tiles: &'a [u8],
     count: usize,
     tile_bytes: usize,
+    first_col: usize,
     cols: usize,
     panel: &'a activations::Panel,
+    first: usize,
+    tokens: usize,
+    /// Add the products to what `out` holds.
+    add: bool,
 }
 
 impl Run<'_> {
@@ -88,12 +98,37 @@ impl Run<'_> {
     /// # Panics
     /// If tiles, panel or output do not have the lengths `dtype` and `cols` imply.
     fn check(&self, out: usize) {
-        let fits = layout::tile_bytes(self.dtype, self.cols) == Some(self.tile_bytes)
+        let end = self
+            .column_offset()
+            .zip(layout::tile_bytes(self.dtype, self.cols))
+            .and_then(|(offset, bytes)| offset.checked_add(bytes));
+        let fits = end.is_some_and(|end| end <= self.tile_bytes)
             && self.cols.is_multiple_of(self.dtype.block_len())
             && Some(self.tiles.len()) == self.count.checked_mul(self.tile_bytes)
-            && out == self.count * self.panel.width * layout::TILE_ROWS
+            && out == self.count * self.tokens * layout::TILE_ROWS
+            && self
+                .first
+                .checked_add(self.tokens)
+                .is_some_and(|end| end <= self.panel.width)
             && self.panel.holds(self.dtype, self.cols);
         assert!(fits, "a kernel's input does not have the shape it says");
+    }
+
+    /// Where the first column lies in each tile; `None` where no tile can begin to be read.
+    fn column_offset(&self) -> Option<usize> {
+        let whole = match self.dtype {
+            TensorType::BF16 => 2,
+            dtype => dtype.block_len(),
+        };
+        self.first_col
+            .is_multiple_of(whole)
+            .then(|| layout::tile_bytes(self.dtype, self.first_col))
+            .flatten()
+    }
+
+    /// Bytes from the start of a tile to its first column. Call only after [`Self::check`].
+    fn offset(&self) -> usize {
+        self.column_offset().unwrap_or(0)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::model::card::Activation;
 /// Tiles of one turn when a panel is narrow: with one token, the work of a turn is reading 8 tiles.
 const TURN_TILES: usize = 8;
 /// Multiply-adds below which waking the team takes longer than the work.
-const ALONE: usize = 1 << 17;
+pub(super) const ALONE: usize = 1 << 17;
 /// Elements below which an element-wise operation stays on its thread.
 const ALONE_ELEMENTS: usize = 1 << 14;
 
@@ -32,6 +32,7 @@ impl Kernels {
         if out.is_empty() {
             return;
         }
+        assert!(!x.windowed(), "windows for a convolution given to a product");
         let panels = x.panels();
         let rows = SharedRows::new(out, matrix.rows());
         let turns: Vec<(usize, &Segment)> = matrix
@@ -62,8 +63,12 @@ impl Kernels {
                     tiles,
                     count,
                     tile_bytes: segment.tile_bytes,
+                    first_col: 0,
                     cols: matrix.cols(),
                     panel,
+                    first: 0,
+                    tokens: panel.width,
+                    add: false,
                 };
                 (self.dot)(&run, results);
                 let (results, _) = results.as_chunks::<TILE_ROWS>();
@@ -150,6 +155,28 @@ impl Kernels {
         });
     }
 
+    /// `x = activation(x)`.
+    pub fn activate(&self, team: &Team, activation: Activation, x: &mut [f32]) {
+        by_rows(team, x, 1024, &|_, part| (self.vector.activate)(activation, part));
+    }
+
+    /// SnakeBeta: `out = x + inverse_beta · sin²(alpha · x)`; rows of `alpha.len()` channels.
+    ///
+    /// # Panics
+    /// If lengths do not fit.
+    pub fn snake(&self, team: &Team, x: &[f32], alpha: &[f32], inverse_beta: &[f32], out: &mut [f32]) {
+        let channels = alpha.len();
+        assert!(
+            channels > 0 && inverse_beta.len() == channels && out.len().is_multiple_of(channels),
+            "whole rows of channels"
+        );
+        assert_eq!(x.len(), out.len(), "length of an activation");
+        by_rows(team, out, channels, &|first, rows| {
+            let x = &x[first * channels..first * channels + rows.len()];
+            (self.vector.snake)(x, alpha, inverse_beta, rows);
+        });
+    }
+
     /// Rotates each head of one token in place, NEOX pairing: dimensions (i, i + n) by angle i, n = `cos.len()`;
     /// dimensions from 2n on pass through.
     ///
@@ -220,7 +247,7 @@ pub(super) struct SharedRows<'a> {
     lifetime: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: the only access is `write`, whose callers keep threads to disjoint places.
+// SAFETY: the only access is `write` and `add`, whose callers keep threads to disjoint places.
 unsafe impl Sync for SharedRows<'_> {}
 
 impl<'a> SharedRows<'a> {
@@ -246,5 +273,19 @@ impl<'a> SharedRows<'a> {
         assert!(at + values.len() <= self.len, "a result outside its matrix");
         // SAFETY: inside the matrix (just checked); exclusive by this function's contract.
         unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.start.add(at), values.len()) };
+    }
+
+    /// Adds `values` to row `row` from column `column`.
+    ///
+    /// # Safety
+    /// As [`Self::write`].
+    pub unsafe fn add(&self, row: usize, column: usize, values: &[f32]) {
+        let at = row * self.width + column;
+        assert!(at + values.len() <= self.len, "a result outside its matrix");
+        // SAFETY: inside the matrix (just checked); exclusive by this function's contract.
+        let places = unsafe { std::slice::from_raw_parts_mut(self.start.add(at), values.len()) };
+        for (place, value) in places.iter_mut().zip(values) {
+            *place += value;
+        }
     }
 }

@@ -27,6 +27,8 @@ pub(super) fn table() -> Kernels {
             scale: vector::scale,
             softcap: vector::softcap::<false>,
             gated: vector::gated::<false>,
+            activate: vector::activate::<false>,
+            snake: vector::snake::<false>,
             rotate: vector::rotate::<false>,
             softmax_step: vector::softmax_step::<false>,
         },
@@ -46,7 +48,12 @@ const fn concat_name() -> &'static str {
 fn dot(run: &Run<'_>, out: &mut [f32]) {
     run.check(out.len());
     let tiles = run.tiles.chunks_exact(run.tile_bytes);
-    for (tile, out) in tiles.zip(out.chunks_exact_mut(run.panel.width * TILE_ROWS)) {
+    let tokens = run.tokens.max(1);
+    for (tile, out) in tiles.zip(out.chunks_exact_mut(tokens * TILE_ROWS)) {
+        let tile = &tile[run.offset()..];
+        if !run.add {
+            out.fill(0.0);
+        }
         match Packing::of(run.dtype) {
             Some(packing) => quantised(packing, run, tile, out),
             None => float(run, tile, out),
@@ -57,7 +64,6 @@ fn dot(run: &Run<'_>, out: &mut [f32]) {
 fn quantised(packing: Packing, run: &Run<'_>, tile: &[u8], out: &mut [f32]) {
     let panel = run.panel;
     let width = panel.width;
-    out.fill(0.0);
     let halves = if packing.halves() { 2 } else { 1 };
     let fold = panel.fold(packing);
     let sums = if packing.halves() {
@@ -66,7 +72,8 @@ fn quantised(packing: Packing, run: &Run<'_>, tile: &[u8], out: &mut [f32]) {
         &panel.sums
     };
     let mut index = 0;
-    for record in tile.chunks_exact(packing.record_bytes()) {
+    let records = run.cols / GROUP / packing.groups_per_head();
+    for record in tile.chunks_exact(packing.record_bytes()).take(records) {
         let (head, groups) = record.split_at(packing.head_bytes());
         for group in groups.chunks_exact(packing.group_bytes()) {
             for lane in 0..TILE_ROWS {
@@ -81,10 +88,10 @@ fn quantised(packing: Packing, run: &Run<'_>, tile: &[u8], out: &mut [f32]) {
                     } else {
                         0..GROUP
                     };
-                    for token in 0..width {
-                        let at = index * width + token;
+                    for token in 0..run.tokens {
+                        let at = index * width + run.first + token;
                         let codes = &panel.codes[at * GROUP..(at + 1) * GROUP];
-                        let folded = (index * halves + half) * width + token;
+                        let folded = (index * halves + half) * width + run.first + token;
                         let mut sum = fold[folded];
                         for column in columns.clone() {
                             sum += row[column] * i32::from(codes[column]);
@@ -104,11 +111,10 @@ fn quantised(packing: Packing, run: &Run<'_>, tile: &[u8], out: &mut [f32]) {
 
 fn float(run: &Run<'_>, tile: &[u8], out: &mut [f32]) {
     let width = run.panel.width;
-    out.fill(0.0);
     let (out, _) = out.as_chunks_mut::<TILE_ROWS>();
     for column in 0..run.cols {
         let weights = float_column(run.dtype, tile, column);
-        let values = &run.panel.values[column * width..(column + 1) * width];
+        let values = &run.panel.values[column * width + run.first..][..run.tokens];
         for (out, value) in out.iter_mut().zip(values) {
             for (out, weight) in out.iter_mut().zip(weights) {
                 *out += weight * value;

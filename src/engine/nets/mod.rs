@@ -5,9 +5,13 @@
 pub mod body;
 pub mod code_predictor;
 pub mod code_tables;
+pub mod codec_decoder;
+pub mod codec_encoder;
 pub mod decoder;
 pub mod load;
+pub mod speaker_encoder;
 pub mod talker;
+mod tensors;
 pub mod text_side;
 
 use body::Place;

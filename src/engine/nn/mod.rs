@@ -2,4 +2,6 @@
 //!
 //! In: positions, rows. Out: what the networks in `nets/` put together. Invariant: safe code over `kernels`.
 
+pub mod conv;
+pub mod norm;
 pub mod rope;

@@ -192,3 +192,49 @@ fn argmax_takes_the_first_and_never_nan() {
     assert_eq!(kernels.argmax(&[f32::NAN, -5.0, f32::NAN, -4.0]), Some(3));
     assert_eq!(kernels.argmax(&[f32::NEG_INFINITY; 3]), Some(0));
 }
+
+#[test]
+fn snake_is_close_to_exact_over_its_range() {
+    let mut random = Random(13);
+    let team = team(2);
+    for table in tables() {
+        for channels in [1, 4, 96, 768] {
+            let rows = 60;
+            let alpha: Vec<f32> = (0..channels).map(|_| (random.unit() * 2.0).exp()).collect();
+            let inverse_beta: Vec<f32> = (0..channels).map(|_| (random.unit() * 3.0).exp()).collect();
+            for size in [0.01, 1.0, 30.0, 1000.0] {
+                let x: Vec<f32> = (0..rows * channels).map(|_| random.unit() * size).collect();
+                let mut out = vec![f32::NAN; x.len()];
+                table.snake(&team, &x, &alpha, &inverse_beta, &mut out);
+                for (at, (&x, &got)) in x.iter().zip(&out).enumerate() {
+                    let (alpha, factor) = (alpha[at % channels], inverse_beta[at % channels]);
+                    // The product is rounded to f32 before the sine, here as in every f32 implementation.
+                    let exact = f64::from(x) + f64::from(x * alpha).sin().powi(2) * f64::from(factor);
+                    let bound = 6e-7 * f64::from(factor) + 1.2e-7 * exact.abs();
+                    assert!(
+                        (f64::from(got) - exact).abs() <= bound,
+                        "{} snake({x}, {alpha}, {factor}): {got} {exact}",
+                        table.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn activations_in_place_are_the_gated_ones_with_a_gate_of_one() {
+    let mut random = Random(14);
+    let team = team(2);
+    let x: Vec<f32> = (0..20_000).map(|_| random.unit() * 8.0).collect();
+    let ones = vec![1.0; x.len()];
+    for table in tables() {
+        for kind in [Activation::Silu, Activation::GeluErf, Activation::GeluTanh] {
+            let mut gated = vec![0.0; x.len()];
+            (table.vector.gated)(kind, &x, &ones, &mut gated);
+            let mut here = x.clone();
+            table.activate(&team, kind, &mut here);
+            assert!(same_bits(&here, &gated));
+        }
+    }
+}

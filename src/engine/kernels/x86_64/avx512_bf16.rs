@@ -45,10 +45,10 @@ impl Product for Pairs {
         run: &Run<'_>,
         tile: *const u8,
         token: usize,
+        mut acc: [[__m512; NT]; NR],
     ) -> [[__m512; NT]; NR] {
         let width = run.panel.width;
         let pairs = run.panel.pairs.as_ptr();
-        let mut acc = [[_mm512_setzero_ps(); NT]; NR];
         for step in 0..run.cols.div_ceil(2) {
             for (r, acc) in acc.iter_mut().enumerate() {
                 // SAFETY: a tile holds 64 bytes for each pair of columns (checked), `pairs` one word for each pair and

@@ -68,15 +68,17 @@ unsafe fn dot_here(run: &Run<'_>, out: *mut f32) {
 
 /// The products of `NR` tiles with `NT` tokens: what differs between formats. The rest of this file is the same for all.
 pub(super) trait Product {
-    /// One accumulator for each (tile, token), whose operations do not depend on `NT` and `NR`.
+    /// Adds to one accumulator for each (tile, token); the operations do not depend on `NT` and `NR`.
     ///
     /// # Safety
     /// The CPU has the features of the implementing table; `run` has passed its table's checks and is of the format
-    /// that is multiplied; `tile` is the first of `NR` tiles inside the run; `token + NT ≤ width`.
+    /// that is multiplied; `tile` is the run's first column in the first of `NR` tiles inside the run; `token` is
+    /// counted from the panel's first, and the run covers `token .. token + NT`.
     unsafe fn products<const NT: usize, const NR: usize>(
         run: &Run<'_>,
         tile: *const u8,
         token: usize,
+        acc: [[__m512; NT]; NR],
     ) -> [[__m512; NT]; NR];
 }
 
@@ -90,12 +92,13 @@ impl<const F: u8> Product for Format<F> {
         run: &Run<'_>,
         tile: *const u8,
         token: usize,
+        acc: [[__m512; NT]; NR],
     ) -> [[__m512; NT]; NR] {
         // SAFETY: passed on from the caller.
         unsafe {
             match const { Packing::of_index(F) } {
-                Some(_) => quantised::<F, NT, NR>(run, tile, token),
-                None => float::<F, NT, NR>(run, tile, token),
+                Some(_) => quantised::<F, NT, NR>(run, tile, token, acc),
+                None => float::<F, NT, NR>(run, tile, token, acc),
             }
         }
     }
@@ -107,12 +110,11 @@ impl<const F: u8> Product for Format<F> {
 /// `run.check` must have passed for the length of `out`, and what [`Product::products`] of `P` asks for holds.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) unsafe fn by_width<P: Product>(run: &Run<'_>, out: *mut f32) {
-    let width = run.panel.width;
     let mut token = 0;
-    while token < width {
-        // SAFETY: tokens token..token + NT are below `width` in every arm.
+    while token < run.tokens {
+        // SAFETY: tokens token..token + NT are below `run.tokens` in every arm.
         unsafe {
-            token += match width - token {
+            token += match run.tokens - token {
                 16.. => block::<P, 16, 1>(run, token, out),
                 8.. => block::<P, 8, 1>(run, token, out),
                 4.. => block::<P, 4, 2>(run, token, out),
@@ -126,7 +128,7 @@ pub(super) unsafe fn by_width<P: Product>(run: &Run<'_>, out: *mut f32) {
 /// All tiles of the run for `NT` tokens from `token`, `NR` tiles at a time. Returns `NT`.
 ///
 /// # Safety
-/// As [`by_width`]; `token + NT ≤ width`.
+/// As [`by_width`]; `token + NT ≤ run.tokens`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 unsafe fn block<P: Product, const NT: usize, const NR: usize>(
     run: &Run<'_>,
@@ -157,14 +159,23 @@ unsafe fn tiles<P: Product, const NT: usize, const NR: usize>(
     out: *mut f32,
 ) {
     // SAFETY: inside `run.tiles`, which `check` measured.
-    let tile = unsafe { run.tiles.as_ptr().add(first * run.tile_bytes) };
-    // SAFETY: passed on from the caller.
-    let acc = unsafe { P::products::<NT, NR>(run, tile, token) };
+    let tile = unsafe { run.tiles.as_ptr().add(first * run.tile_bytes + run.offset()) };
+    let place = |r: usize, t: usize| ((first + r) * run.tokens + token + t) * TILE_ROWS;
+    let mut acc = [[_mm512_setzero_ps(); NT]; NR];
+    if run.add {
+        for (r, acc) in acc.iter_mut().enumerate() {
+            for (t, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: (first + r) < count and token + t < run.tokens, so the 16 values lie inside `out`.
+                *acc = unsafe { _mm512_loadu_ps(out.add(place(r, t))) };
+            }
+        }
+    }
+    // SAFETY: passed on from the caller; the panel holds the run's tokens from `run.first` on.
+    let acc = unsafe { P::products::<NT, NR>(run, tile, run.first + token, acc) };
     for (r, acc) in acc.iter().enumerate() {
         for (t, acc) in acc.iter().enumerate() {
-            let at = ((first + r) * run.panel.width + token + t) * TILE_ROWS;
-            // SAFETY: (first + r) < count and token + t < width, so the 16 values lie inside `out`.
-            unsafe { _mm512_storeu_ps(out.add(at), *acc) };
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_ps(out.add(place(r, t)), *acc) };
         }
     }
 }
@@ -177,9 +188,10 @@ unsafe fn quantised<const F: u8, const NT: usize, const NR: usize>(
     run: &Run<'_>,
     tile: *const u8,
     token: usize,
+    mut acc: [[__m512; NT]; NR],
 ) -> [[__m512; NT]; NR] {
     let Some(packing) = (const { Packing::of_index(F) }) else {
-        return [[_mm512_setzero_ps(); NT]; NR];
+        return acc;
     };
     let panel = run.panel;
     let width = panel.width;
@@ -190,7 +202,6 @@ unsafe fn quantised<const F: u8, const NT: usize, const NR: usize>(
     } else {
         panel.sums.as_ptr()
     };
-    let mut acc = [[_mm512_setzero_ps(); NT]; NR];
     let records = run.cols / GROUP / packing.groups_per_head();
     for record in 0..records {
         for inner in 0..packing.groups_per_head() {
@@ -374,10 +385,10 @@ unsafe fn float<const F: u8, const NT: usize, const NR: usize>(
     run: &Run<'_>,
     tile: *const u8,
     token: usize,
+    mut acc: [[__m512; NT]; NR],
 ) -> [[__m512; NT]; NR] {
     let width = run.panel.width;
     let values = run.panel.values.as_ptr();
-    let mut acc = [[_mm512_setzero_ps(); NT]; NR];
     let pairs = F == TensorType::BF16 as u8;
     let steps = if pairs { run.cols.div_ceil(2) } else { run.cols };
     let step_bytes = if F == TensorType::F16 as u8 { 32 } else { 64 };

@@ -46,13 +46,12 @@ macro_rules! ymm_kernels {
         /// As [`dot_here`]; `F` is `run.dtype`.
         #[target_feature(enable = $features)]
         unsafe fn by_width<const F: u8>(run: &Run<'_>, out: *mut f32) {
-            let width = run.panel.width;
             for first in 0..run.count {
                 let mut token = 0;
-                while token < width {
-                    // SAFETY: tokens token..token + NT are below `width` in every arm; first < count.
+                while token < run.tokens {
+                    // SAFETY: tokens token..token + NT are below `run.tokens` in every arm; first < count.
                     unsafe {
-                        token += match width - token {
+                        token += match run.tokens - token {
                             4.. => tile::<F, 4>(run, first, token, out),
                             2.. => tile::<F, 2>(run, first, token, out),
                             _ => tile::<F, 1>(run, first, token, out),
@@ -65,7 +64,7 @@ macro_rules! ymm_kernels {
         /// One tile for `NT` tokens; returns `NT`.
         ///
         /// # Safety
-        /// As [`dot_here`]; `F` is `run.dtype`, `index < run.count`, `token + NT ≤ width`.
+        /// As [`dot_here`]; `F` is `run.dtype`, `index < run.count`, `token + NT ≤ run.tokens`.
         #[target_feature(enable = $features)]
         unsafe fn tile<const F: u8, const NT: usize>(
             run: &Run<'_>,
@@ -73,17 +72,33 @@ macro_rules! ymm_kernels {
             token: usize,
             out: *mut f32,
         ) -> usize {
-            // SAFETY: inside `run.tiles`, which `check` measured; the rest is passed on.
+            let place = |t: usize| (index * run.tokens + token + t) * TILE_ROWS;
+            let mut acc = [[_mm256_setzero_ps(); 2]; NT];
+            if run.add {
+                for (t, acc) in acc.iter_mut().enumerate() {
+                    // SAFETY: index < count and token + t < run.tokens, so the 16 values lie inside `out`.
+                    unsafe {
+                        acc[0] = _mm256_loadu_ps(out.add(place(t)));
+                        acc[1] = _mm256_loadu_ps(out.add(place(t) + 8));
+                    }
+                }
+            }
+            let first = run.first + token;
+            // SAFETY: inside `run.tiles`, which `check` measured; the panel holds the run's tokens from `run.first` on;
+            // the rest is passed on.
             let acc = unsafe {
-                let tile = run.tiles.as_ptr().add(index * run.tile_bytes);
+                let tile = run
+                    .tiles
+                    .as_ptr()
+                    .add(index * run.tile_bytes + run.offset());
                 match const { Packing::of_index(F) } {
-                    Some(_) => quantised::<F, NT>(run, tile, token),
-                    None => float::<F, NT>(run, tile, token),
+                    Some(_) => quantised::<F, NT>(run, tile, first, acc),
+                    None => float::<F, NT>(run, tile, first, acc),
                 }
             };
             for (t, acc) in acc.iter().enumerate() {
-                let at = (index * run.panel.width + token + t) * TILE_ROWS;
-                // SAFETY: index < count and token + t < width, so the 16 values lie inside `out`.
+                let at = place(t);
+                // SAFETY: as above.
                 unsafe {
                     _mm256_storeu_ps(out.add(at), acc[0]);
                     _mm256_storeu_ps(out.add(at + 8), acc[1]);
@@ -100,9 +115,10 @@ macro_rules! ymm_kernels {
             run: &Run<'_>,
             tile: *const u8,
             token: usize,
+            mut acc: [[__m256; 2]; NT],
         ) -> [[__m256; 2]; NT] {
             let Some(packing) = (const { Packing::of_index(F) }) else {
-                return [[_mm256_setzero_ps(); 2]; NT];
+                return acc;
             };
             let panel = run.panel;
             let width = panel.width;
@@ -113,7 +129,6 @@ macro_rules! ymm_kernels {
             } else {
                 panel.sums.as_ptr()
             };
-            let mut acc = [[_mm256_setzero_ps(); 2]; NT];
             let records = run.cols / GROUP / packing.groups_per_head();
             for record in 0..records {
                 for inner in 0..packing.groups_per_head() {
@@ -304,10 +319,10 @@ macro_rules! ymm_kernels {
             run: &Run<'_>,
             tile: *const u8,
             token: usize,
+            mut acc: [[__m256; 2]; NT],
         ) -> [[__m256; 2]; NT] {
             let width = run.panel.width;
             let values = run.panel.values.as_ptr();
-            let mut acc = [[_mm256_setzero_ps(); 2]; NT];
             let pairs = F == TensorType::BF16 as u8;
             let half = F == TensorType::F16 as u8;
             let steps = if pairs {

@@ -1,0 +1,400 @@
+//! The codec's decoder (code2wav): frames of 16 codes to sound, exactly, however the stream is cut.
+//!
+//! In: a stream's state, the codes of one or more frames. Out: samples, `samples_per_frame` a frame, in −1..=1.
+//! Invariant: nothing looks ahead and everything that looks back is carried: any cutting of a stream gives the same
+//! samples bit for bit. A stream's state has one size for good; a pass allocates nothing once buffers have grown.
+//!
+//! Rows are time, columns channels. One frame is 1 row, then 2, 4, 32, 160, 640 and 1920 rows.
+
+mod load;
+mod state;
+mod transformer;
+
+use std::collections::BTreeMap;
+
+pub use state::CodecState;
+use transformer::{Transformer, TransformerBuffers};
+
+use crate::base::{Bytes, Code, Problem};
+use crate::engine::kernels::{Activations, Kernels, Store};
+use crate::engine::nn::conv::{Conv, ConvRun};
+use crate::engine::nn::norm::layer_norm_here;
+use crate::engine::team::Team;
+use crate::model::card::Activation;
+use crate::model::speech::CodecSpec;
+
+/// Frames of one pass. Longer parts are cut: weights are read once for this many, and buffers stay below 16 MiB.
+pub const FRAMES_PER_PASS: usize = 4;
+/// Epsilon of the LayerNorms of the upsampling.
+const UPSAMPLE_NORM_EPS: f32 = 1e-6;
+/// Taps of a depthwise convolution.
+const DEPTHWISE_TAPS: usize = 7;
+
+/// A loaded decoder: weights only, no state.
+#[derive(Debug)]
+pub struct CodecDecoder {
+    spec: CodecSpec,
+    quantizer: Quantizer,
+    pre_conv: Conv,
+    transformer: Transformer,
+    upsamplers: Vec<Upsampler>,
+    first: Conv,
+    blocks: Vec<Block>,
+    last_snake: Snake,
+    last: Conv,
+    format_bytes: BTreeMap<String, Bytes>,
+    huge_pages: bool,
+}
+
+/// Codes to vectors.
+#[derive(Debug)]
+struct Quantizer {
+    /// For each codebook, its rows: `codebook_size × code_dim`.
+    tables: Vec<Vec<f32>>,
+    /// Of codebook 0.
+    first: Conv,
+    /// Of the sum of all others.
+    rest: Conv,
+}
+
+/// Doubles the rows, then one ConvNeXt block.
+#[derive(Debug)]
+struct Upsampler {
+    expand: Conv,
+    /// `[tap][channel]`, oldest tap first.
+    depthwise: Vec<f32>,
+    depthwise_bias: Vec<f32>,
+    norm: (Vec<f32>, Vec<f32>),
+    widen: Conv,
+    /// With the block's scale folded in.
+    narrow: Conv,
+}
+
+/// Multiplies the rows, then three residual units.
+#[derive(Debug)]
+struct Block {
+    snake: Snake,
+    expand: Conv,
+    units: Vec<Unit>,
+}
+
+#[derive(Debug)]
+struct Unit {
+    snakes: [Snake; 2],
+    dilated: Conv,
+    mix: Conv,
+}
+
+/// `x + inverse_beta · sin²(alpha · x)`, per channel.
+#[derive(Debug)]
+struct Snake {
+    alpha: Vec<f32>,
+    inverse_beta: Vec<f32>,
+}
+
+/// Buffers of a pass, kept from pass to pass and shared by all streams of a stage.
+#[derive(Debug, Default)]
+pub struct CodecWorkspace {
+    input: Activations,
+    transformer: TransformerBuffers,
+    /// Current rows.
+    x: Vec<f32>,
+    /// Next rows.
+    y: Vec<f32>,
+    /// Input of a convolution: carried rows, then new ones.
+    padded: Vec<f32>,
+    /// Inside a unit.
+    inner: Vec<f32>,
+}
+
+/// Told the rows after each stage: name, rows, width. For tests and for timing.
+pub type Observer<'o> = dyn FnMut(&'static str, &[f32], usize) + 'o;
+
+impl CodecDecoder {
+    /// The network's shape.
+    #[must_use]
+    pub fn spec(&self) -> &CodecSpec {
+        &self.spec
+    }
+
+    /// Bytes of weights held, by format as held.
+    #[must_use]
+    pub fn format_bytes(&self) -> &BTreeMap<String, Bytes> {
+        &self.format_bytes
+    }
+
+    /// Whether huge pages were asked for on every matrix.
+    #[must_use]
+    pub fn huge_pages(&self) -> bool {
+        self.huge_pages
+    }
+
+    /// Decodes the next frames of a stream and appends their samples to `pcm`. `codes` is frames × codebooks.
+    ///
+    /// # Errors
+    /// When `codes` is no whole number of frames or a code lies outside its codebook; the state is untouched then.
+    pub fn decode(
+        &self,
+        kernels: &Kernels,
+        team: &Team,
+        state: &mut CodecState,
+        workspace: &mut CodecWorkspace,
+        codes: &[u32],
+        pcm: &mut Vec<f32>,
+    ) -> Result<(), Problem> {
+        self.decode_observed(kernels, team, state, workspace, codes, pcm, &mut |_, _, _| {})
+    }
+
+    /// [`Self::decode`], telling `observer` the rows after each stage.
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
+    #[expect(clippy::too_many_arguments, reason = "decode and who watches")]
+    pub fn decode_observed(
+        &self,
+        kernels: &Kernels,
+        team: &Team,
+        state: &mut CodecState,
+        workspace: &mut CodecWorkspace,
+        codes: &[u32],
+        pcm: &mut Vec<f32>,
+        observer: &mut Observer<'_>,
+    ) -> Result<(), Problem> {
+        let codebooks = self.spec.codebooks;
+        let wild = codes
+            .iter()
+            .find(|&&code| code as usize >= self.spec.codebook_size);
+        if let Some(code) = wild {
+            return Err(internal(format!(
+                "code {code} is outside codebooks of {} rows",
+                self.spec.codebook_size
+            )));
+        }
+        if !codes.len().is_multiple_of(codebooks) {
+            return Err(internal(format!(
+                "{} codes are no whole number of frames of {codebooks}",
+                codes.len()
+            )));
+        }
+        for frames in codes.chunks(FRAMES_PER_PASS * codebooks) {
+            self.pass(kernels, team, state, workspace, frames, observer);
+            pcm.extend(workspace.x.iter().map(|sample| sample.clamp(-1.0, 1.0)));
+        }
+        Ok(())
+    }
+
+    /// One pass; leaves unclamped samples in `workspace.x`.
+    fn pass(
+        &self,
+        kernels: &Kernels,
+        team: &Team,
+        state: &mut CodecState,
+        workspace: &mut CodecWorkspace,
+        codes: &[u32],
+        observer: &mut Observer<'_>,
+    ) {
+        let CodecWorkspace {
+            input,
+            transformer,
+            x,
+            y,
+            padded,
+            inner,
+        } = workspace;
+        let run = &mut ConvRun { kernels, team, input };
+        let frames = codes.len() / self.spec.codebooks;
+        self.quantizer
+            .look_up(run, codes, self.spec.code_dim, x, y, inner, observer);
+        observer("quantized", x, self.spec.quantized);
+
+        let mut carried = state.histories.iter_mut();
+        let mut history = || carried.next().map_or(&mut [][..], |rows| &mut rows[..]);
+        y.resize(frames * self.pre_conv.output(), 0.0);
+        let fill = |rows: &mut [f32]| rows.copy_from_slice(x);
+        self.pre_conv
+            .stream(run, history(), padded, fill, y, Store::Replace);
+        observer("pre_conv", y, self.spec.latent);
+
+        let position = state.position;
+        self.transformer
+            .forward(run, &mut state.attention, position, y, x, transformer);
+        state.position += frames;
+        observer("pre_transformer", x, self.spec.latent);
+
+        for (index, upsampler) in self.upsamplers.iter().enumerate() {
+            let names = UPSAMPLE_STAGES.get(index).copied().unwrap_or(["upsample"; 2]);
+            y.resize(
+                x.len() / upsampler.expand.input() * upsampler.expand.output(),
+                0.0,
+            );
+            let fill = |rows: &mut [f32]| rows.copy_from_slice(x);
+            upsampler
+                .expand
+                .stream(run, history(), padded, fill, y, Store::Replace);
+            std::mem::swap(x, y);
+            observer(names[0], x, self.spec.latent);
+            upsampler.refine(run, history(), padded, x, y, inner);
+            observer(names[1], x, self.spec.latent);
+        }
+
+        y.resize(x.len() / self.first.input() * self.first.output(), 0.0);
+        let fill = |rows: &mut [f32]| rows.copy_from_slice(x);
+        self.first.stream(run, history(), padded, fill, y, Store::Replace);
+        std::mem::swap(x, y);
+        observer("decoder0_conv", x, self.first.output());
+
+        for (index, block) in self.blocks.iter().enumerate() {
+            let names = BLOCK_STAGES.get(index).copied().unwrap_or(["block"; 2]);
+            let channels = block.units.first().map_or(1, |unit| unit.mix.output());
+            y.resize(x.len() / block.expand.input() * block.expand.output(), 0.0);
+            let fill = |rows: &mut [f32]| block.snake.apply(kernels, team, x, rows);
+            block
+                .expand
+                .stream(run, history(), padded, fill, y, Store::Replace);
+            std::mem::swap(x, y);
+            observer(names[0], x, channels);
+            for unit in &block.units {
+                unit.add(run, history(), padded, x, y, inner);
+            }
+            observer(names[1], x, channels);
+        }
+
+        y.resize(x.len() / self.last.input(), 0.0);
+        let fill = |rows: &mut [f32]| self.last_snake.apply(kernels, team, x, rows);
+        self.last.stream(run, history(), padded, fill, y, Store::Replace);
+        std::mem::swap(x, y);
+        observer("samples", x, 1);
+    }
+}
+
+const UPSAMPLE_STAGES: [[&str; 2]; 2] = [
+    ["upsample0_convt", "upsample0_convnext"],
+    ["upsample1_convt", "upsample1_convnext"],
+];
+const BLOCK_STAGES: [[&str; 2]; 4] = [
+    ["decoder1_convt", "decoder1_block"],
+    ["decoder2_convt", "decoder2_block"],
+    ["decoder3_convt", "decoder3_block"],
+    ["decoder4_convt", "decoder4_block"],
+];
+
+impl Quantizer {
+    /// Rows of `quantized` into `x`; `y` and `scratch` are overwritten.
+    #[expect(clippy::too_many_arguments, reason = "three buffers of the pass")]
+    fn look_up(
+        &self,
+        run: &mut ConvRun<'_>,
+        codes: &[u32],
+        width: usize,
+        x: &mut Vec<f32>,
+        y: &mut Vec<f32>,
+        scratch: &mut Vec<f32>,
+        observer: &mut Observer<'_>,
+    ) {
+        let frames = codes.len() / self.tables.len();
+        let row = |book: usize, code: u32| {
+            let at = code as usize * width;
+            &self.tables[book][at..at + width]
+        };
+        scratch.resize(frames * width, 0.0);
+        x.resize(frames * self.first.output(), 0.0);
+        y.resize(x.len(), 0.0);
+        for (codes, out) in codes
+            .chunks_exact(self.tables.len())
+            .zip(scratch.chunks_exact_mut(width))
+        {
+            out.copy_from_slice(row(0, codes[0]));
+        }
+        self.first.run(run, scratch, x, Store::Replace);
+        observer("rvq_first", x, self.first.output());
+        scratch.fill(0.0);
+        for (codes, out) in codes
+            .chunks_exact(self.tables.len())
+            .zip(scratch.chunks_exact_mut(width))
+        {
+            for (book, &code) in codes.iter().enumerate().skip(1) {
+                for (sum, value) in out.iter_mut().zip(row(book, code)) {
+                    *sum += value;
+                }
+            }
+        }
+        self.rest.run(run, scratch, y, Store::Replace);
+        observer("rvq_rest", y, self.rest.output());
+        for (x, y) in x.iter_mut().zip(y.iter()) {
+            *x += y;
+        }
+    }
+}
+
+impl Upsampler {
+    /// `x += narrow(gelu(widen(norm(depthwise(x)))))`.
+    fn refine(
+        &self,
+        run: &mut ConvRun<'_>,
+        history: &mut [f32],
+        padded: &mut Vec<f32>,
+        x: &mut [f32],
+        y: &mut Vec<f32>,
+        inner: &mut Vec<f32>,
+    ) {
+        let channels = self.depthwise_bias.len();
+        padded.resize(history.len() + x.len(), 0.0);
+        padded[..history.len()].copy_from_slice(history);
+        padded[history.len()..].copy_from_slice(x);
+        history.copy_from_slice(&padded[x.len()..]);
+        y.resize(x.len(), 0.0);
+        for (row, out) in y.chunks_exact_mut(channels).enumerate() {
+            out.copy_from_slice(&self.depthwise_bias);
+            let seen = &padded[row * channels..(row + DEPTHWISE_TAPS) * channels];
+            for (weights, seen) in self
+                .depthwise
+                .chunks_exact(channels)
+                .zip(seen.chunks_exact(channels))
+            {
+                for (out, (weight, value)) in out.iter_mut().zip(weights.iter().zip(seen)) {
+                    *out += weight * value;
+                }
+            }
+        }
+        layer_norm_here(y, &self.norm.0, &self.norm.1, UPSAMPLE_NORM_EPS);
+        inner.resize(x.len() / channels * self.widen.output(), 0.0);
+        self.widen.run(run, y, inner, Store::Replace);
+        run.kernels.activate(run.team, Activation::GeluErf, inner);
+        self.narrow.run(run, inner, x, Store::Add);
+    }
+}
+
+impl Unit {
+    /// `x += mix(snake(dilated(snake(x))))`.
+    fn add(
+        &self,
+        run: &mut ConvRun<'_>,
+        history: &mut [f32],
+        padded: &mut Vec<f32>,
+        x: &mut [f32],
+        y: &mut Vec<f32>,
+        inner: &mut Vec<f32>,
+    ) {
+        let (kernels, team) = (run.kernels, run.team);
+        y.resize(x.len(), 0.0);
+        inner.resize(x.len(), 0.0);
+        let fill = |rows: &mut [f32]| self.snakes[0].apply(kernels, team, x, rows);
+        self.dilated.stream(run, history, padded, fill, y, Store::Replace);
+        self.snakes[1].apply(kernels, team, y, inner);
+        self.mix.run(run, inner, x, Store::Add);
+    }
+}
+
+impl Snake {
+    fn apply(&self, kernels: &Kernels, team: &Team, x: &[f32], out: &mut [f32]) {
+        kernels.snake(team, x, &self.alpha, &self.inverse_beta, out);
+    }
+}
+
+fn internal(what: String) -> Problem {
+    Problem::new(
+        Code::Internal,
+        what,
+        "report this with the request that caused it",
+    )
+}
