@@ -195,6 +195,7 @@ impl Asked {
             kv_bytes: pins.kv_bytes,
             max_context: self.limits.max_context.clone(),
             kv_limit: self.limits.kv_cache_bytes.clone(),
+            reserve_by: self.reserve.clone(),
             priority: self.priority(),
             force,
         }

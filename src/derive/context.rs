@@ -28,6 +28,8 @@ pub struct ContextPins {
     pub max_context: Option<Pin<usize>>,
     /// Most bytes of KV cache of all stages.
     pub kv_limit: Option<Pin<Bytes>>,
+    /// The key that says how much stays free, where a person set it.
+    pub reserve_by: Option<String>,
     /// What matters most.
     pub priority: Priority,
     /// Go on although it does not fit.
@@ -383,6 +385,7 @@ impl Case<'_> {
             context_pin: self.pins.context.clone(),
             stage: self.first(),
             forced: self.pins.force,
+            reserve_by: self.pins.reserve_by.clone(),
             kv_limit: self
                 .pins
                 .kv_bytes

@@ -21,10 +21,7 @@ pub mod threads;
 pub mod weight_path;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::PathBuf;
-
-use sha2::{Digest, Sha256};
 
 pub use asked::{Asked, DECODER, Options, StagePins};
 pub use decision::{Decision, Origin, Pin};
@@ -382,7 +379,7 @@ fn model(card: &ModelCard, asked: &Asked) -> ModelDraft {
     let mut card = Box::new(card.clone());
     let chat_template = match (&asked.chat_template, &card.chat_template) {
         (Some(pin), _) => Decision {
-            value: format!("pinned {}", fingerprint(&pin.value)),
+            value: "pinned".to_owned(),
             because: format!("set by {}, instead of the model's own", pin.layer),
             bounded_by: None,
             origin: pin.origin(),
@@ -436,16 +433,6 @@ fn model(card: &ModelCard, asked: &Asked) -> ModelDraft {
         sampling: server::sampling(&asked.sampling, &card.sampling),
         card,
     }
-}
-
-/// The beginning of a text's SHA-256, in hex.
-fn fingerprint(text: &str) -> String {
-    let hash = Sha256::digest(text.as_bytes());
-    hash.iter().take(4).fold(String::new(), |mut hex, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
 }
 
 #[cfg(test)]

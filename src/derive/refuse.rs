@@ -30,6 +30,8 @@ pub struct Shortage {
     pub context_pin: Option<Pin<usize>>,
     /// The stage whose context it is.
     pub stage: &'static str,
+    /// The key that says how much stays free, where a person set it.
+    pub reserve_by: Option<String>,
     /// Whether going on was asked for already.
     pub forced: bool,
 }
@@ -128,6 +130,9 @@ impl Shortage {
                 "free {}, or use a smaller model or one with fewer bits a weight",
                 self.short()
             ));
+        }
+        if let Some(by) = &self.reserve_by {
+            remedies.push(format!("let less stay free: {by}"));
         }
         if !self.forced {
             remedies.push("`--force` goes on all the same".to_owned());

@@ -102,7 +102,7 @@ impl Plan {
             }
             insert(&mut root, &path, explanation.value.clone());
         }
-        let pinned_template = self.model.chat_template.starts_with(PINNED_TEMPLATE);
+        let pinned_template = self.model.chat_template == PINNED_TEMPLATE;
         if let (true, Some(card)) = (pinned_template, &self.model.card) {
             let template = card.chat_template.clone().unwrap_or_default();
             insert(&mut root, "model.chat_template", Value::from(template));
@@ -122,7 +122,7 @@ impl Plan {
     }
 }
 
-/// How the origin of a pinned chat template begins.
+/// The origin of a pinned chat template.
 const PINNED_TEMPLATE: &str = "pinned";
 
 /// Puts a value at a dotted path, making the maps on the way.
@@ -143,7 +143,8 @@ fn insert(map: &mut Map<String, Value>, path: &str, value: Value) {
 }
 
 /// The profile's name of a plan's knob, where a profile can pin it.
-fn profile_key(key: &str) -> Option<String> {
+#[must_use]
+pub fn profile_key(key: &str) -> Option<String> {
     match key {
         "model.name" | "model.family" => Some(key.to_owned()),
         // The key itself is not in the plan and cannot be written out.

@@ -67,8 +67,7 @@ pub struct ModelPlan {
     /// Network, sampling defaults, tokenizer facts. Not shown twice in JSON.
     #[serde(skip)]
     pub card: Option<Box<ModelCard>>,
-    /// Where the chat template in `card` comes from: `model`, `family` (the usual one of its family), or `pinned` with
-    /// the beginning of its text's SHA-256.
+    /// Where the chat template in `card` comes from: `model`, `pinned` or `family` (the usual one of its family).
     pub chat_template: String,
     /// Sampling defaults for requests that do not say.
     pub sampling: SamplingPlan,
