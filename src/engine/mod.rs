@@ -15,6 +15,7 @@ pub mod pipeline;
 pub mod sampler;
 pub mod scheduler;
 pub mod session;
+pub mod speech;
 pub mod stage;
 pub mod stages;
 pub mod start;

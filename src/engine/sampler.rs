@@ -6,7 +6,11 @@
 //!
 //! Order: logit bias, penalties, temperature, top-k, top-p, min-p, draw. Ties go to the lower id.
 
+mod codes;
+
 use std::collections::HashMap;
+
+pub use codes::CodeSampler;
 
 use super::{Sampling, TokenLogprobs};
 

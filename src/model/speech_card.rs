@@ -275,7 +275,7 @@ fn text_sizes(talker: &HfConfig) -> Result<(usize, usize), Problem> {
 /// The talker's codes must be codes of a codebook, and its control rows must lie behind them.
 fn codes_fit(config: &HfConfig, talker: &DecoderSpec, predictor: &DecoderSpec) -> Result<(), Problem> {
     let codes = talker.vocab.saturating_sub(CONTROL_ROWS);
-    if codes == predictor.vocab {
+    if codes == predictor.vocab && codes <= usize::from(u16::MAX) {
         return Ok(());
     }
     Err(config.fault(format!(

@@ -43,6 +43,7 @@ const ENGINE_ORDER: &[&str] = &[
     "audio",
     "sampler",
     "nets",
+    "speech",
     "status",
     "session",
     "stage",

@@ -6,4 +6,5 @@ mod division;
 mod formats;
 mod golden;
 pub mod serving;
+mod speech;
 mod support;
