@@ -122,7 +122,8 @@ pub struct StageProfile {
     pub isa_cap: Option<String>,
     /// Type of arithmetic outside the quantised dot products.
     pub dtype: Option<Dtype>,
-    /// How weights are held and multiplied. `native` uses them as the file stores them.
+    /// How weights are held and multiplied: `native` as the file stores them; `bf16`, `w8a8` (8-bit blocks) and `w4a8`
+    /// (4-bit blocks) hold float weights smaller. Weights that are quantised already stay as they are on every path.
     pub weight_path: Option<String>,
     /// Element type of the KV cache.
     pub kv_dtype: Option<Dtype>,
@@ -210,7 +211,7 @@ pub enum Priority {
     /// Fidelity and speed in equal parts.
     #[default]
     Balanced,
-    /// Speed and memory.
+    /// Speed and memory: float weights are held as 8-bit blocks.
     Fast,
     /// Long contexts and exact tool calls: fidelity as with `quality`, one sequence with all the context.
     Agentic,

@@ -41,7 +41,14 @@ impl<'a> Choice<'a> {
     ) -> Self {
         let name = spec.name;
         let pins = asked.stage(name);
-        let held = weight_path::held_weights(spec, card);
+        let path = found
+            .keep(weight_path::choose(
+                spec,
+                asked.priority(),
+                pins.weight_path.as_ref(),
+            ))
+            .unwrap_or_else(|| weight_path::derived(spec, asked.priority()));
+        let held = weight_path::held_weights(spec, card, path);
         found.keep(knobs::check_device(pins.device.as_ref(), name));
         let (isa_cap, warnings) = found
             .keep(isa::cap(hardware, pins.isa_cap.as_ref(), asked.priority(), &held))
@@ -54,14 +61,7 @@ impl<'a> Choice<'a> {
             .keep(dtype::kv(spec, asked.priority(), pins.kv_dtype.as_ref()))
             .unwrap_or_else(|| dtype::cached(spec, asked.priority()));
         let native = isa::running(hardware, &isa_cap.value);
-        let weight_path = found
-            .keep(weight_path::choose(
-                &held,
-                name,
-                &native,
-                pins.weight_path.as_ref(),
-            ))
-            .unwrap_or_else(|| weight_path::derived(&held, &native));
+        let weight_path = weight_path::decision(path, &held, &native, pins.weight_path.as_ref());
         let kv_block = found
             .keep(knobs::kv_block(name, pins.kv_block.as_ref()))
             .unwrap_or_else(knobs::own_block);

@@ -6,14 +6,12 @@
 use std::collections::BTreeMap;
 
 use super::decision::{Decision, Pin};
+use super::dtype;
 use crate::base::{Bytes, Code, Problem};
+use crate::config::Priority;
 use crate::model::card::{TensorFact, TensorType};
+use crate::model::weight_path::{WeightPath, is_table};
 use crate::model::{ModelCard, StageSpec};
-
-/// Weights stay in the blocks they are stored in.
-pub const NATIVE: &str = "native";
-/// Paths that have kernels.
-pub const PATHS: &[&str] = &[NATIVE];
 
 /// Kernel tables whose products the tests compare with the portable reference, on processors that have them.
 const COMPARED: &[&str] = &["scalar", "avx2", "avx_vnni", "avx512_vnni", "avx512_bf16"];
@@ -37,9 +35,9 @@ pub fn held_block_bytes(kind: TensorType) -> usize {
     }
 }
 
-/// Bytes of a tensor as the engine holds it.
+/// Bytes of a tensor when the engine holds its matrix as `held`.
 #[must_use]
-pub fn held_bytes(tensor: &TensorFact) -> u64 {
+pub fn held_bytes(tensor: &TensorFact, held: TensorType) -> u64 {
     let elements = tensor.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d));
     let Some((&columns, outer)) = tensor.shape.split_last().filter(|(_, outer)| !outer.is_empty()) else {
         // Vectors (norm weights) are held in f32.
@@ -47,9 +45,9 @@ pub fn held_bytes(tensor: &TensorFact) -> u64 {
     };
     let rows = outer.iter().fold(1u64, |n, &d| n.saturating_mul(d));
     let rows = rows.checked_next_multiple_of(TILE_ROWS).unwrap_or(u64::MAX);
-    let blocks = columns.div_ceil(tensor.dtype.block_len().max(1) as u64);
+    let blocks = columns.div_ceil(held.block_len().max(1) as u64);
     rows.saturating_mul(blocks)
-        .saturating_mul(held_block_bytes(tensor.dtype) as u64)
+        .saturating_mul(held_block_bytes(held) as u64)
 }
 
 /// All weights as the engine holds them.
@@ -65,15 +63,19 @@ pub struct HeldWeights {
     pub elements: u64,
 }
 
-/// Sums the tensors of a stage; a card without tensors is charged by its file size.
+/// Sums the tensors of a stage as `path` holds them; a card without tensors is charged by its file size.
 #[must_use]
-pub fn held_weights(stage: &StageSpec<'_>, card: &ModelCard) -> HeldWeights {
+pub fn held_weights(stage: &StageSpec<'_>, card: &ModelCard, path: WeightPath) -> HeldWeights {
     let mut held = HeldWeights::default();
     for tensor in &stage.tensors {
-        let bytes = held_bytes(tensor);
+        let kind = match tensor.shape.as_slice() {
+            [.., _, columns] => path.held(tensor.dtype, *columns, is_table(&tensor.name)),
+            _ => TensorType::F32,
+        };
+        let bytes = held_bytes(tensor, kind);
         held.bytes = held.bytes.saturating_add(bytes);
         held.largest_source = held.largest_source.max(tensor.bytes.0);
-        let sum = held.by_format.entry(tensor.dtype.as_str()).or_default();
+        let sum = held.by_format.entry(kind.as_str()).or_default();
         *sum = sum.saturating_add(bytes);
         let elements = tensor.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d));
         held.elements = held.elements.saturating_add(elements);
@@ -85,41 +87,68 @@ pub fn held_weights(stage: &StageSpec<'_>, card: &ModelCard) -> HeldWeights {
     held
 }
 
-/// The path for a stage, whose products `kernels` compute.
+/// The path for a stage: the pin's, or that of [`derived`].
 pub fn choose(
-    held: &HeldWeights,
-    stage: &str,
-    kernels: &str,
+    stage: &StageSpec<'_>,
+    priority: Priority,
     pin: Option<&Pin<String>>,
-) -> Result<Decision<String>, Problem> {
-    match pin {
-        None => Ok(derived(held, kernels)),
-        Some(pin) if PATHS.contains(&pin.value.as_str()) => Ok(Decision::pinned(
-            pin,
-            format!("{}; {}", description(held), evidence(kernels)),
-        )),
-        Some(pin) => Err(Problem::new(
+) -> Result<WeightPath, Problem> {
+    let Some(pin) = pin else {
+        return Ok(derived(stage, priority));
+    };
+    WeightPath::parse(&pin.value).ok_or_else(|| {
+        Problem::new(
             Code::PinUnmet,
             format!(
-                "{} asks for the weight path `{}`, which stage `{stage}` has no kernels for",
+                "{} asks for the weight path `{}`, which stage `{}` has no kernels for",
                 pin.named(),
-                pin.value
+                pin.value,
+                stage.name
             ),
-            format!("use one of: {}; or remove the key", PATHS.join(", ")),
+            format!(
+                "use one of: {}; or remove the key",
+                WeightPath::ALL.map(WeightPath::name).join(", ")
+            ),
         )
-        .at(pin.place.clone())),
+        .at(pin.place.clone())
+    })
+}
+
+/// The path without a pin. Only who asks for speed gets weights that differ from the file's, as long as nothing has
+/// measured what that costs this model.
+#[must_use]
+pub fn derived(stage: &StageSpec<'_>, priority: Priority) -> WeightPath {
+    let floats = matches!(
+        dtype::main_type(&stage.tensors),
+        Some(TensorType::F32 | TensorType::F16 | TensorType::BF16)
+    );
+    if priority == Priority::Fast && floats {
+        WeightPath::W8a8
+    } else {
+        WeightPath::Native
     }
 }
 
-/// The same without a pin. There is one path that has kernels; every priority takes it, and what the file holds
-/// decides between size and fidelity.
+/// `path` as a decision, with what it holds and what stands behind the products of `kernels`.
 #[must_use]
-pub fn derived(held: &HeldWeights, kernels: &str) -> Decision<String> {
-    Decision::derived(
-        NATIVE.to_owned(),
-        "weight_path.native",
-        format!("{}; {}", description(held), evidence(kernels)),
-    )
+pub fn decision(
+    path: WeightPath,
+    held: &HeldWeights,
+    kernels: &str,
+    pin: Option<&Pin<String>>,
+) -> Decision<String> {
+    let because = format!("{}; {}", description(path, held), evidence(kernels));
+    match pin {
+        Some(pin) if pin.value == path.name() => Decision::pinned(pin, because),
+        _ if path == WeightPath::Native => {
+            Decision::derived(path.name().to_owned(), "weight_path.native", because)
+        }
+        _ => Decision::derived(
+            path.name().to_owned(),
+            "weight_path.smaller",
+            format!("`priority: fast` trades the last digits of float weights for speed: {because}"),
+        ),
+    }
 }
 
 /// What stands behind the products of a kernel table.
@@ -135,9 +164,15 @@ fn evidence(kernels: &str) -> String {
 }
 
 /// Formats with their bytes and the bits per weight that follow.
-fn description(held: &HeldWeights) -> String {
+fn description(path: WeightPath, held: &HeldWeights) -> String {
+    let how = match path {
+        WeightPath::Native => "weights stay in the blocks they are stored in",
+        WeightPath::Bf16 => "float weights are rounded to BF16",
+        WeightPath::W8a8 => "float weights are held as 8-bit blocks of 32",
+        WeightPath::W4a8 => "float weights are held as 4-bit blocks of 32, embedding and head as 8-bit ones",
+    };
     if held.elements == 0 {
-        return "weights stay as the file stores them".to_owned();
+        return how.to_owned();
     }
     let mut formats: Vec<_> = held.by_format.iter().collect();
     formats.sort_by_key(|&(_, bytes)| std::cmp::Reverse(*bytes));
@@ -146,7 +181,7 @@ fn description(held: &HeldWeights) -> String {
         .map(|(name, bytes)| format!("{name} {}", Bytes(**bytes)))
         .collect();
     format!(
-        "weights stay in the blocks they are stored in: {:.2} bits a weight ({} for {} weights{}{})",
+        "{how}: {:.2} bits a weight ({} for {} weights{}{})",
         bits_per_weight(held),
         Bytes(held.bytes),
         held.elements,

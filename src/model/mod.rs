@@ -18,6 +18,7 @@ mod speech_card;
 mod speech_networks;
 pub mod speech_tensors;
 pub mod stages;
+pub mod weight_path;
 pub mod weights;
 
 use std::path::{Path, PathBuf};

@@ -299,6 +299,7 @@ fn weights_are_charged_as_the_engine_holds_them() {
             let bytes = vec![0u8; rows * cols / dtype.block_len() * dtype.block_bytes()];
             let part = PackSource {
                 dtype,
+                held: dtype,
                 rows,
                 cols,
                 bytes: &bytes,
@@ -315,7 +316,7 @@ fn weights_are_charged_as_the_engine_holds_them() {
                 offset: 0,
             };
             assert_eq!(
-                weight_path::held_bytes(&fact),
+                weight_path::held_bytes(&fact, dtype),
                 held,
                 "{} {rows}×{cols}",
                 dtype.as_str()
@@ -333,8 +334,10 @@ fn a_running_engine_reads_back_as_planned() {
     let card = model::inspect(&path).unwrap();
     let hardware = probe::probe(&Root::live()).unwrap();
     let first = hardware.cpus.allowed.first().unwrap().to_string();
-    let cases: [&[(&str, &str)]; 4] = [
+    let cases: [&[(&str, &str)]; 6] = [
         &[],
+        &[("stages.decoder.weight_path", "w4a8")],
+        &[("priority", "fast")],
         &[("stages.decoder.pin", "true"), ("stages.decoder.context", "100")],
         &[("stages.decoder.cpus", &first), ("stages.decoder.pin", "false")],
         &[

@@ -4,6 +4,7 @@ use crate::base::{Bytes, Code, Dtype, Millis, Problem, Problems, Severity};
 use crate::derive::samples::{Shape, card, cpus, machine, pin, plain, policy, qwen_like, with_nodes};
 use crate::derive::{Asked, DECODER, Draft, Options, StageDraft, decide, memory, weight_path};
 use crate::model::card::TensorType;
+use crate::model::weight_path::WeightPath;
 
 fn drafted(hardware: &crate::probe::Hardware, shape: &Shape, asked: &Asked) -> Draft {
     decide(hardware, &card(shape), asked, Options::default()).expect("a draft")
@@ -78,7 +79,7 @@ fn t50_an_automatic_context_is_capped_with_both_numbers() {
     let demand = memory::Demand::new(
         &sample,
         vec![memory::StageDemand {
-            held: weight_path::held_weights(&spec, &sample),
+            held: weight_path::held_weights(&spec, &sample, WeightPath::Native),
             stage: spec,
             kv_dtype: Dtype::F16,
             kv_pinned: None,
@@ -351,7 +352,7 @@ fn bits_per_weight_come_from_the_bytes_as_held() {
             ..qwen_like()
         };
         let sample = card(&shape);
-        let held = weight_path::held_weights(&sample.stages()[0], &sample);
+        let held = weight_path::held_weights(&sample.stages()[0], &sample, WeightPath::Native);
         assert!(
             (weight_path::bits_per_weight(&held) - bits).abs() < 1e-9,
             "{kind:?}"

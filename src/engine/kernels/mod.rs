@@ -9,7 +9,7 @@
 //! let team = Team::new("decoder", &cpus, threads, pin)?;      // worker 0 = the calling thread
 //! team.adopt_current_thread()?;
 //!
-//! let qkv = PackedMatrix::pack(&[PackSource { dtype, rows, cols, bytes, row_order: None }, …], huge_pages)?;
+//! let qkv = PackedMatrix::pack(&[PackSource { dtype, held: dtype, rows, cols, bytes, row_order: None }, …], huge_pages)?;
 //! // the same in parallel: PackedMatrix::pack_with(&team, &[…], huge_pages)?
 //! qkv.row_f32(token, &mut embedding);                         // exact; for embedding tables
 //! let needs = qkv.needs().and(other.needs());                 // all matrices that read the same input
@@ -39,6 +39,7 @@ mod encode;
 mod layout;
 mod ops;
 mod pack;
+mod requantise;
 mod scalar;
 mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -54,6 +55,7 @@ pub use attention::{AttentionInput, AttentionSpec, KV_BLOCK, KvShape};
 pub use conv::{ConvSpec, Store};
 pub use encode::encode;
 pub use pack::{PackSource, PackedMatrix};
+pub use requantise::converts;
 
 use crate::base::{Code, Problem};
 use crate::model::card::TensorType;

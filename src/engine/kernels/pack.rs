@@ -1,13 +1,16 @@
 //! `PackedMatrix`: weights as the kernels read them.
 //!
 //! In: one or more tensors of a model file, stacked by rows. Out: R16 tiles in one region of memory.
-//! Invariant: lossless; every segment starts at a tile; rows are numbered through over all parts without gaps.
+//! Invariant: lossless where a part is held as stored; every segment starts at a tile; rows are numbered through over
+//! all parts without gaps.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use super::activations::Needs;
 use super::dequant::row_bytes;
 use super::layout::{TILE_ROWS, pack_row, tile_bytes, unpack_row};
+use super::requantise::{converts, requantise};
 use crate::base::{Bytes, Code, Problem};
 use crate::engine::team::Team;
 use crate::model::card::TensorType;
@@ -18,6 +21,8 @@ use crate::sys::memory::Region;
 pub struct PackSource<'a> {
     /// Type of the bytes.
     pub dtype: TensorType,
+    /// Type to hold them as; see [`converts`].
+    pub held: TensorType,
     /// Output features.
     pub rows: usize,
     /// Input features.
@@ -56,6 +61,45 @@ pub struct PackedMatrix {
     segments: Vec<Segment>,
     rows: usize,
     cols: usize,
+}
+
+/// Packs the rows of `part`, checked before, into `tiles`.
+fn fill_tiles(
+    team: &Team,
+    part: &PackSource<'_>,
+    tile_bytes: usize,
+    tiles: &mut [u8],
+) -> Result<(), Problem> {
+    let in_row = part.bytes.len() / part.rows;
+    let held_row = row_bytes(part.held, part.cols).unwrap_or_default();
+    let failed = Mutex::new(None);
+    team.for_each_chunk(tiles, tile_bytes, &|index, tile| {
+        let converted = part.held != part.dtype;
+        let mut values = vec![0f32; if converted { part.cols } else { 0 }];
+        let mut blocks = vec![0u8; if converted { held_row } else { 0 }];
+        for lane in 0..TILE_ROWS.min(part.rows - index * TILE_ROWS) {
+            let row = index * TILE_ROWS + lane;
+            let from = part.row_order.map_or(row, |order| order[row] as usize);
+            let source = &part.bytes[from * in_row..(from + 1) * in_row];
+            if !converted {
+                pack_row(part.held, source, lane, tile);
+                continue;
+            }
+            match requantise(part.dtype, source, &mut values, part.held, &mut blocks) {
+                Ok(()) => pack_row(part.held, &blocks, lane, tile),
+                Err(problem) => {
+                    *failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(problem);
+                }
+            }
+        }
+    });
+    match failed
+        .into_inner()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+    {
+        Some(problem) => Err(problem),
+        None => Ok(()),
+    }
 }
 
 impl PackedMatrix {
@@ -112,9 +156,17 @@ impl PackedMatrix {
             {
                 return Err(malformed(format!("a row order does not fit {} rows", part.rows)));
             }
-            let tile = tile_bytes(part.dtype, cols).ok_or_else(too_large)?;
+            if !converts(part.dtype, part.held) || row_bytes(part.held, cols).is_none() {
+                return Err(malformed(format!(
+                    "{} columns of {} cannot be held as {}",
+                    cols,
+                    part.dtype.as_str(),
+                    part.held.as_str()
+                )));
+            }
+            let tile = tile_bytes(part.held, cols).ok_or_else(too_large)?;
             let segment = Segment {
-                dtype: part.dtype,
+                dtype: part.held,
                 first_row: rows,
                 rows: part.rows,
                 start: end,
@@ -133,17 +185,13 @@ impl PackedMatrix {
         }
         let mut region = Region::new(end, huge_pages)?;
         for (part, segment) in parts.iter().zip(&segments) {
-            let in_row = part.bytes.len() / part.rows;
             let end = segment.start + segment.tiles() * segment.tile_bytes;
-            let tiles = &mut region.bytes_mut()[segment.start..end];
-            team.for_each_chunk(tiles, segment.tile_bytes, &|index, tile| {
-                for lane in 0..TILE_ROWS.min(part.rows - index * TILE_ROWS) {
-                    let row = index * TILE_ROWS + lane;
-                    let from = part.row_order.map_or(row, |order| order[row] as usize);
-                    let source = &part.bytes[from * in_row..(from + 1) * in_row];
-                    pack_row(part.dtype, source, lane, tile);
-                }
-            });
+            fill_tiles(
+                team,
+                part,
+                segment.tile_bytes,
+                &mut region.bytes_mut()[segment.start..end],
+            )?;
         }
         Ok(Self {
             region,

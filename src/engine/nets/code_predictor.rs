@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::body::{Body, BodyBuffers, Place};
 use super::code_tables::CodeTables;
-use super::load::{Loader, Network, OnProgress};
+use super::load::{Held, Loader, Network, OnProgress};
 use crate::base::{Bytes, Problem};
 use crate::engine::kernels::{Activations, Kernels, PackedMatrix};
 use crate::engine::kv_cache::KvCache;
@@ -62,7 +62,7 @@ impl CodePredictor {
         speech: &SpeechCard,
         weights: &Weights,
         tables: Arc<CodeTables>,
-        huge_pages: bool,
+        held: Held,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Self, Problem> {
         let spec = &speech.predictor;
@@ -72,12 +72,12 @@ impl CodePredictor {
             family: &card.family,
             prefix: PREDICTOR_PREFIX,
         };
-        let held = card
+        let tensors = card
             .tensors
             .iter()
             .filter(|tensor| card.tensor_use(tensor) == Some((CODE_PREDICTOR, TensorUse::Held)));
-        let total = Bytes(held.map(|tensor| tensor.bytes.0).sum());
-        let mut loader = Loader::new(network, weights, huge_pages, total, on_progress);
+        let total = Bytes(tensors.map(|tensor| tensor.bytes.0).sum());
+        let mut loader = Loader::new(network, weights, held, total, on_progress);
         let body = Body::load(&mut loader)?;
         let heads = (0..speech.codebooks - 1)
             .map(|group| loader.named_matrix(&predictor_head(group), spec.vocab, spec.hidden))

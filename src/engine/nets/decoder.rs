@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::Row;
 use super::body::{Body, BodyBuffers, Place};
-use super::load::{Loader, OnProgress};
+use super::load::{Held, Loader, OnProgress};
 use crate::base::{Bytes, Code, Problem};
 use crate::engine::kernels::{Activations, Kernels, PackedMatrix};
 use crate::engine::kv_cache::KvCache;
@@ -43,10 +43,10 @@ impl Decoder {
     pub fn load(
         card: &ModelCard,
         weights: &Weights,
-        huge_pages: bool,
+        held: Held,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Self, Problem> {
-        let mut loader = Loader::of_card(card, weights, huge_pages, on_progress);
+        let mut loader = Loader::of_card(card, weights, held, on_progress);
         let embedding = loader.matrix(&[TensorRole::TokenEmbedding], 0, None)?;
         let body = Body::load(&mut loader)?;
         let head = (!card.decoder.tied_embeddings)

@@ -10,6 +10,7 @@ use crate::base::{Bytes, Code, Problem};
 use crate::engine::kernels::{PackSource, PackedMatrix};
 use crate::model::card::{DecoderSpec, ModelCard, ModelFormat, RopeSpec, TensorType};
 use crate::model::families::{TensorRole, required_shape, tensor_name};
+use crate::model::weight_path::{WeightPath, is_table};
 use crate::model::weights::{TensorView, Weights};
 
 /// How far loading has come.
@@ -23,6 +24,15 @@ pub struct LoadProgress {
 
 /// Called after each tensor.
 pub type OnProgress<'p> = dyn FnMut(LoadProgress) + 'p;
+
+/// How matrices are held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// In which types.
+    pub path: WeightPath,
+    /// Ask for huge pages.
+    pub huge_pages: bool,
+}
 
 /// One network of a model's files: its shape, and how its tensors are named.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +48,7 @@ pub(super) struct Network<'a> {
 pub(super) struct Loader<'a, 'p> {
     network: Network<'a>,
     weights: &'a Weights,
-    huge_pages: bool,
+    held: Held,
     on_progress: &'a mut OnProgress<'p>,
     progress: LoadProgress,
     formats: BTreeMap<String, Bytes>,
@@ -49,7 +59,7 @@ impl<'a, 'p> Loader<'a, 'p> {
     pub(super) fn of_card(
         card: &'a ModelCard,
         weights: &'a Weights,
-        huge_pages: bool,
+        held: Held,
         on_progress: &'a mut OnProgress<'p>,
     ) -> Self {
         let network = Network {
@@ -59,21 +69,21 @@ impl<'a, 'p> Loader<'a, 'p> {
             prefix: "",
         };
         let total = Bytes(card.tensors.iter().map(|tensor| tensor.bytes.0).sum());
-        Self::new(network, weights, huge_pages, total, on_progress)
+        Self::new(network, weights, held, total, on_progress)
     }
 
     /// A loader of `network`, which has `total` bytes to load.
     pub(super) fn new(
         network: Network<'a>,
         weights: &'a Weights,
-        huge_pages: bool,
+        held: Held,
         total: Bytes,
         on_progress: &'a mut OnProgress<'p>,
     ) -> Self {
         Self {
             network,
             weights,
-            huge_pages,
+            held,
             on_progress,
             progress: LoadProgress {
                 done: Bytes(0),
@@ -124,15 +134,16 @@ impl<'a, 'p> Loader<'a, 'p> {
         }
         let sources: Vec<PackSource<'_>> = found
             .iter()
-            .map(|(_, view, order)| PackSource {
+            .map(|(name, view, order)| PackSource {
                 dtype: view.dtype,
+                held: self.held.path.held(view.dtype, view.shape[1], is_table(name)),
                 rows: view.shape[0] as usize,
                 cols: view.shape[1] as usize,
                 bytes: view.bytes,
                 row_order: order.as_deref(),
             })
             .collect();
-        let matrix = PackedMatrix::pack(&sources, self.huge_pages).map_err(|mut problem| {
+        let matrix = PackedMatrix::pack(&sources, self.held.huge_pages).map_err(|mut problem| {
             let names: Vec<&str> = found.iter().map(|(name, ..)| name.as_str()).collect();
             problem.what = format!("`{}`: {}", names.join("`, `"), problem.what);
             problem
@@ -156,12 +167,13 @@ impl<'a, 'p> Loader<'a, 'p> {
         let view = self.view(name, &[rows as u64, cols as u64])?;
         let source = PackSource {
             dtype: view.dtype,
+            held: self.held.path.held(view.dtype, cols as u64, is_table(name)),
             rows,
             cols,
             bytes: view.bytes,
             row_order: None,
         };
-        let matrix = PackedMatrix::pack(&[source], self.huge_pages).map_err(|mut problem| {
+        let matrix = PackedMatrix::pack(&[source], self.held.huge_pages).map_err(|mut problem| {
             problem.what = format!("`{name}`: {}", problem.what);
             problem
         })?;

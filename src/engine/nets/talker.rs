@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::body::{Body, BodyBuffers, Observe, Place};
 use super::code_tables::CodeTables;
-use super::load::{Loader, Network, OnProgress};
+use super::load::{Held, Loader, Network, OnProgress};
 use super::text_side::{TextBuffers, TextSide};
 use crate::base::{Bytes, Problem};
 use crate::engine::kernels::{Activations, Kernels, PackedMatrix};
@@ -57,7 +57,7 @@ impl Talker {
         card: &ModelCard,
         speech: &SpeechCard,
         weights: &Weights,
-        huge_pages: bool,
+        held: Held,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Self, Problem> {
         let network = Network {
@@ -66,12 +66,12 @@ impl Talker {
             family: &card.family,
             prefix: TALKER_PREFIX,
         };
-        let held = card
+        let tensors = card
             .tensors
             .iter()
             .filter(|tensor| card.tensor_use(tensor) == Some((TALKER, TensorUse::Held)));
-        let total = Bytes(held.map(|tensor| tensor.bytes.0).sum());
-        let mut loader = Loader::new(network, weights, huge_pages, total, on_progress);
+        let total = Bytes(tensors.map(|tensor| tensor.bytes.0).sum());
+        let mut loader = Loader::new(network, weights, held, total, on_progress);
         let tables = Arc::new(CodeTables::load(&mut loader, speech)?);
         let text = TextSide::load(&mut loader, weights, speech)?;
         let body = Body::load(&mut loader)?;

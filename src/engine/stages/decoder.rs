@@ -9,10 +9,11 @@ use crate::engine::kernels::{self, Kernels};
 use crate::engine::kv_cache::{KvCache, KvSizes};
 use crate::engine::nets::Row;
 use crate::engine::nets::decoder::{Decoder, Workspace};
-use crate::engine::nets::load::OnProgress;
+use crate::engine::nets::load::{Held, OnProgress};
 use crate::engine::stage::{Stage, StageSizes};
 use crate::engine::team::Team;
 use crate::model::card::ModelCard;
+use crate::model::weight_path::WeightPath;
 use crate::model::weights::Weights;
 use crate::plan::{Dtype, EffectiveStage, StagePlan};
 
@@ -24,10 +25,8 @@ pub struct DecoderStage {
     decoder: Decoder,
     cache: KvCache,
     workspace: Workspace,
+    path: WeightPath,
 }
-
-/// How weights are held: as the file has them, in another order.
-const WEIGHT_PATH: &str = "native";
 
 impl DecoderStage {
     /// Starts the team, loads the weights, allocates the cache. The calling thread becomes worker 0.
@@ -44,9 +43,10 @@ impl DecoderStage {
         if plan.dtype != Dtype::F32 {
             return Err(unmet(name, "dtype", &format!("{:?}", plan.dtype), "f32"));
         }
-        if plan.weight_path != WEIGHT_PATH {
-            return Err(unmet(name, "weight_path", &plan.weight_path, WEIGHT_PATH));
-        }
+        let Some(path) = WeightPath::parse(&plan.weight_path) else {
+            let known = WeightPath::ALL.map(WeightPath::name).join("` or `");
+            return Err(unmet(name, "weight_path", &plan.weight_path, &known));
+        };
         let kernels = kernels::select(&plan.isa_cap)?;
         // Neither pinned nor confined: the kernel places the workers, which the team takes as an empty set.
         let cpus = if plan.pin || plan.confine {
@@ -65,13 +65,22 @@ impl DecoderStage {
                 dtype: plan.kv_dtype,
             },
         )?;
-        let decoder = Decoder::load(card, weights, plan.huge_pages, on_progress)?;
+        let decoder = Decoder::load(
+            card,
+            weights,
+            Held {
+                path,
+                huge_pages: plan.huge_pages,
+            },
+            on_progress,
+        )?;
         Ok(Self {
             workspace: Workspace::new(&decoder),
             kernels,
             team,
             decoder,
             cache,
+            path,
         })
     }
 }
@@ -112,7 +121,7 @@ impl Stage for DecoderStage {
             worker_cpus: self.team.worker_cpus()?,
             kernels: self.kernels.name().to_owned(),
             dtype: Dtype::F32,
-            weight_path: WEIGHT_PATH.to_owned(),
+            weight_path: self.path.name().to_owned(),
             kv_dtype: sizes.dtype,
             context: sizes.context,
             max_seqs: sizes.max_seqs,

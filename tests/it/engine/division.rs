@@ -2,6 +2,7 @@
 
 use edge_deploy::engine::kv_cache::{KvCache, KvSizes};
 use edge_deploy::engine::nets::Row;
+use edge_deploy::engine::nets::load::Held;
 use edge_deploy::model::card::{AttentionKind, DecoderSpec};
 use edge_deploy::model::kv;
 use edge_deploy::plan::Dtype;
@@ -230,9 +231,13 @@ fn a_ring_sees_what_a_full_cache_with_a_mask_sees() {
         }
     }
     let weights = edge_deploy::model::Weights::open(&edge_deploy::model::inspect(&path).unwrap()).unwrap();
-    let shorter =
-        edge_deploy::engine::nets::decoder::Decoder::load(&loaded.card, &weights, false, &mut |_| {})
-            .unwrap();
+    let shorter = edge_deploy::engine::nets::decoder::Decoder::load(
+        &loaded.card,
+        &weights,
+        Held::default(),
+        &mut |_| {},
+    )
+    .unwrap();
     let other = logits(&shorter, division, &ids, &wanted);
     assert!(
         max_difference(&ring[0], &other[0]) <= 1e-4,

@@ -5,8 +5,10 @@
 
 use std::path::Path;
 
+use edge_deploy::derive::weight_path;
 use edge_deploy::engine::kernels::{available, dequant};
 use edge_deploy::model::card::TensorType;
+use edge_deploy::model::weight_path::WeightPath;
 
 use super::support::{Division, Loaded, Runner, argmax, cosine, max_difference};
 use crate::support::gguf::{encode, random_blocks};
@@ -117,5 +119,52 @@ fn every_type_of_weights_gives_the_logits_of_its_values() {
             }
             assert!(clear > 0, "{dtype:?}: no position with a clear first choice");
         }
+    }
+}
+
+/// Paths that change float weights: the type of inner matrices, of the table, and the cosine that must be kept.
+const PATHS: [(WeightPath, TensorType, TensorType, f64); 3] = [
+    (WeightPath::Bf16, TensorType::BF16, TensorType::BF16, 0.9995),
+    (WeightPath::W8a8, TensorType::Q8_0, TensorType::Q8_0, 0.9995),
+    (WeightPath::W4a8, TensorType::IQ4_NL, TensorType::Q8_0, 0.97),
+];
+
+#[test]
+fn a_weight_path_holds_float_matrices_as_it_says_and_keeps_the_logits() {
+    for family in FAMILIES {
+        let folder = tempfile::tempdir().unwrap();
+        let file = TinyModel::new(family, 5).write_gguf(folder.path());
+        let exact = Loaded::open(&file);
+        let reference = logits(&exact, "best");
+        for (path, matrices, table, floor) in PATHS {
+            let loaded = Loaded::open_as(&file, path);
+            let by_engine = loaded.decoder.format_bytes();
+            for wanted in [matrices, table] {
+                let name = format!("{} (R16)", wanted.as_str());
+                assert!(by_engine.contains_key(&name), "{family} {path:?}: {by_engine:?}");
+            }
+            let engine: u64 = by_engine.values().map(|bytes| bytes.0).sum();
+            let planned = weight_path::held_weights(&loaded.card.stages()[0], &loaded.card, path).bytes;
+            assert_eq!(engine, planned, "{family} {path:?}: bytes held and bytes planned");
+            for kernels in available() {
+                let found = similarity(&logits(&loaded, kernels), &reference);
+                assert!(found >= floor, "{family} {path:?} {kernels}: cosine {found}");
+                assert!(found < 1.0, "{family} {path:?} {kernels}: nothing was changed");
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_are_quantised_already_stay_as_they_are_on_every_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let (packed, _) = in_type(TensorType::Q4_K, folder.path());
+    for path in WeightPath::ALL {
+        let loaded = Loaded::open_as(&folder.path().join("packed.gguf"), path);
+        assert_eq!(
+            loaded.decoder.format_bytes(),
+            packed.decoder.format_bytes(),
+            "{path:?}"
+        );
     }
 }

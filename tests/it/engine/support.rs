@@ -7,8 +7,10 @@ use edge_deploy::engine::kernels::{Kernels, select};
 use edge_deploy::engine::kv_cache::{KvCache, KvSizes};
 use edge_deploy::engine::nets::Row;
 use edge_deploy::engine::nets::decoder::{Decoder, Workspace};
+use edge_deploy::engine::nets::load::Held;
 use edge_deploy::engine::team::Team;
 use edge_deploy::model::card::ModelCard;
+use edge_deploy::model::weight_path::WeightPath;
 use edge_deploy::model::{Weights, inspect};
 use edge_deploy::plan::Dtype;
 
@@ -23,9 +25,17 @@ pub struct Loaded {
 
 impl Loaded {
     pub fn open(path: &Path) -> Self {
+        Self::open_as(path, WeightPath::Native)
+    }
+
+    pub fn open_as(path: &Path, weight_path: WeightPath) -> Self {
         let card = inspect(path).unwrap();
         let weights = Weights::open(&card).unwrap();
-        let decoder = Decoder::load(&card, &weights, false, &mut |_| {}).unwrap();
+        let held = Held {
+            path: weight_path,
+            huge_pages: false,
+        };
+        let decoder = Decoder::load(&card, &weights, held, &mut |_| {}).unwrap();
         Self { card, decoder }
     }
 }

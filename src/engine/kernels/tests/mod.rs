@@ -89,6 +89,7 @@ pub(super) fn matrix(
     dequant::dequantise(dtype, &bytes, &mut values).unwrap();
     let source = PackSource {
         dtype,
+        held: dtype,
         rows,
         cols,
         bytes: &bytes,

@@ -16,6 +16,7 @@ fn every_type_unpacks_to_the_reference_bit_for_bit() {
             dequant::dequantise(dtype, &bytes, &mut values).unwrap();
             let source = PackSource {
                 dtype,
+                held: dtype,
                 rows,
                 cols,
                 bytes: &bytes,
@@ -84,6 +85,7 @@ fn parts_stack_and_row_orders_apply() {
         .zip(&bytes)
         .map(|(&(dtype, rows), bytes)| PackSource {
             dtype,
+            held: dtype,
             rows,
             cols,
             bytes,
@@ -115,6 +117,7 @@ fn bad_sources_are_refused() {
     let bytes = vec![0u8; 18 * 4];
     let good = PackSource {
         dtype: TensorType::Q4_0,
+        held: TensorType::Q4_0,
         rows: 2,
         cols: 64,
         bytes: &bytes,
@@ -144,6 +147,7 @@ fn bad_sources_are_refused() {
         },
         PackSource {
             dtype: TensorType::Q4_K,
+            held: TensorType::Q4_K,
             ..good
         },
         PackSource {

@@ -184,6 +184,7 @@ fn several_types_in_one_matrix_multiply_as_apart() {
         .zip(&bytes)
         .map(|(&dtype, bytes)| PackSource {
             dtype,
+            held: dtype,
             rows: 40,
             cols,
             bytes,
@@ -226,6 +227,7 @@ fn extremes_neither_panic_nor_differ() {
             }
             let source = PackSource {
                 dtype,
+                held: dtype,
                 rows,
                 cols,
                 bytes: &bytes,
