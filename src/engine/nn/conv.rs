@@ -145,6 +145,7 @@ impl Conv {
         })?;
         let source = PackSource {
             dtype,
+            held: dtype,
             rows,
             cols: cols * taps,
             bytes: &bytes,

@@ -9,6 +9,7 @@ use edge_deploy::engine::kernels::{Kernels, select};
 use edge_deploy::engine::kv_cache::{KvCache, KvSizes};
 use edge_deploy::engine::nets::body::Place;
 use edge_deploy::engine::nets::code_predictor::CodePredictor;
+use edge_deploy::engine::nets::load::Held;
 use edge_deploy::engine::nets::talker::{Talker, TalkerBuffers};
 use edge_deploy::engine::speech::request::{language_id, prompt_parts};
 use edge_deploy::engine::speech::{
@@ -63,7 +64,14 @@ impl Model {
     }
 
     fn talker(&self) -> Talker {
-        Talker::load(&self.card, self.speech(), &self.weights, false, &mut |_| {}).unwrap()
+        Talker::load(
+            &self.card,
+            self.speech(),
+            &self.weights,
+            Held::default(),
+            &mut |_| {},
+        )
+        .unwrap()
     }
 }
 
@@ -204,7 +212,7 @@ impl Setup {
             model.speech(),
             &model.weights,
             tables,
-            false,
+            Held::default(),
             &mut |_| {},
         )
         .unwrap();
