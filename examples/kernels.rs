@@ -66,6 +66,7 @@ fn main() -> Result<(), Problem> {
             .collect();
         let source = PackSource {
             dtype,
+            held: dtype,
             rows,
             cols,
             bytes: &bytes,
