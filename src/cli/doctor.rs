@@ -25,6 +25,26 @@ struct Check {
     problems: Vec<Problem>,
 }
 
+impl Check {
+    /// The home folder's path, which holds a user's name, becomes `~`.
+    fn without_home(&mut self) {
+        let Some(home) = dirs::home_dir().filter(|home| home.components().count() > 1) else {
+            return;
+        };
+        let home = home.display().to_string();
+        let hide = |text: &mut String| *text = text.replace(&home, "~");
+        hide(&mut self.found);
+        for problem in &mut self.problems {
+            for text in [&mut problem.what, &mut problem.why, &mut problem.remedy] {
+                hide(text);
+            }
+            if let Some(place) = &mut problem.place {
+                hide(&mut place.source);
+            }
+        }
+    }
+}
+
 pub(super) fn run(args: &DoctorArgs) -> Outcome {
     let root = Root::live();
     let hardware = probe::probe(&root)?;
@@ -33,6 +53,12 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
         .as_deref()
         .map(|folder| capture(&root, &hardware, folder))
         .transpose()?;
+    let passed_on = args.output.json || args.report;
+    let hardware = if passed_on {
+        probe::doctor::shareable(&root, &hardware)?
+    } else {
+        hardware
+    };
     let mut checks = vec![
         Check {
             name: "machine",
@@ -41,11 +67,12 @@ pub(super) fn run(args: &DoctorArgs) -> Outcome {
         },
         settings(&hardware),
         cached(),
-        packages(),
+        packages(passed_on),
         planned(&hardware),
     ];
-    if let Some(check) = captured {
-        checks.push(check);
+    checks.extend(captured);
+    if passed_on {
+        checks.iter_mut().for_each(Check::without_home);
     }
     let failed = checks
         .iter()
@@ -108,10 +135,15 @@ fn features() -> Vec<&'static str> {
 fn variables_set() -> Vec<String> {
     let ours = env_vars::ALL
         .iter()
-        .filter(|var| env_vars::get(**var).is_some())
+        .filter(|var| env_vars::get(**var).is_some_and(|value| !set_by_us(**var, &value)))
         .map(|var| var.name.to_owned());
     ours.chain(env_vars::key_overrides().into_iter().map(|(name, _)| name))
         .collect()
+}
+
+/// The program sets this one for itself when it starts.
+fn set_by_us(var: env_vars::EnvVar, value: &str) -> bool {
+    var.name == env_vars::HWLOC_PLUGINS_PATH.name && value == "/dev/null"
 }
 
 /// Every profile, and the class of this machine, must load.
@@ -214,11 +246,13 @@ fn cached() -> Check {
     }
 }
 
-fn packages() -> Check {
+/// Where packages come from; the address of a private index is a name that stays out of what is passed on.
+fn packages(passed_on: bool) -> Check {
     let settings = PipSettings::from_environment();
     Check {
         name: "models come from",
         found: match &settings.index_url {
+            Some(_) if passed_on => format!("the package index of {}", settings.source),
             Some(url) => format!(
                 "the package index {} ({})",
                 address::without_credentials(url),

@@ -133,6 +133,8 @@ pub fn percent_decoded(text: &str) -> String {
         let escape = (bytes[at] == b'%')
             .then(|| text.get(at + 1..at + 3))
             .flatten()
+            // A sign would be taken for a digit.
+            .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
             .and_then(|digits| u8::from_str_radix(digits, 16).ok());
         out.push(escape.unwrap_or(bytes[at]));
         at += if escape.is_some() { 3 } else { 1 };

@@ -339,12 +339,7 @@ impl Hub {
                 .http
                 .page(&url, "application/json", self.auth.as_ref(), PAGE_LIMIT)
                 .map_err(|problem| self.explain(hub, problem))?;
-            let page: Vec<Entry> =
-                serde_json::from_slice(&body).map_err(|error| not_an_answer(&url, &error))?;
-            entries.extend(
-                page.into_iter()
-                    .filter(|entry| entry.kind == "file" && safe_path(&entry.path)),
-            );
+            entries.extend(listed(&body).map_err(|error| not_an_answer(&url, &error))?);
             let next = headers
                 .get("link")
                 .and_then(|value| value.to_str().ok())
@@ -398,6 +393,15 @@ fn next_link(header: &str) -> Option<String> {
         let (address, rest) = link.trim().strip_prefix('<')?.split_once('>')?;
         rest.contains("rel=\"next\"").then(|| address.to_owned())
     })
+}
+
+/// The files on one page of the hub's listing; whatever would lie outside the model's folder is left out.
+pub fn listed(page: &[u8]) -> Result<Vec<Entry>, serde_json::Error> {
+    let page: Vec<Entry> = serde_json::from_slice(page)?;
+    Ok(page
+        .into_iter()
+        .filter(|entry| entry.kind == "file" && safe_path(&entry.path))
+        .collect())
 }
 
 /// What to load (relative path, empty for the folder) and the files to get.

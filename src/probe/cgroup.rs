@@ -6,6 +6,15 @@
 
 use super::root::Root;
 
+/// Where control groups are mounted by these texts of `/proc/self/mountinfo` and `/proc/mounts`.
+#[must_use]
+pub(super) fn mount_points(mountinfo: &str, mount_table: &str) -> Vec<String> {
+    mounts(mountinfo, mount_table)
+        .into_iter()
+        .map(|mount| mount.point)
+        .collect()
+}
+
 /// One mounted hierarchy with the path of our group in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hierarchy {
@@ -202,12 +211,22 @@ fn mount(point: &str, part: &str, kind: &str, options: &str) -> Option<Mount> {
     })
 }
 
+/// The folder in which distributions mount control groups.
+pub(super) const USUAL_BASE: &str = "/sys/fs/cgroup";
+/// The v1 mounts in it, with their controllers.
+pub(super) const USUAL_FOLDERS: [(&str, &[&str]); 4] = [
+    ("cpu,cpuacct", &["cpu", "cpuacct"]),
+    ("cpu", &["cpu"]),
+    ("memory", &["memory"]),
+    ("cpuset", &["cpuset"]),
+];
+
 /// Places where distributions mount cgroups, for captures without a mount table.
 fn add_usual_places(root: &Root, mounts: &mut Vec<Mount>) {
     if !mounts.is_empty() {
         return;
     }
-    let base = "/sys/fs/cgroup";
+    let base = USUAL_BASE;
     if ["cgroup.controllers", "cpu.max", "memory.max", "memory.current"]
         .iter()
         .any(|file| root.exists(&format!("{base}/{file}")))
@@ -219,12 +238,7 @@ fn add_usual_places(root: &Root, mounts: &mut Vec<Mount>) {
             v2: true,
         });
     }
-    for (folder, controllers) in [
-        ("cpu,cpuacct", &["cpu", "cpuacct"][..]),
-        ("cpu", &["cpu"]),
-        ("memory", &["memory"]),
-        ("cpuset", &["cpuset"]),
-    ] {
+    for (folder, controllers) in USUAL_FOLDERS {
         let point = format!("{base}/{folder}");
         if root.exists(&point) {
             mounts.push(Mount {

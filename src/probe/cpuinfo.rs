@@ -10,6 +10,56 @@ use super::root::Root;
 /// The largest CPU number taken from this file.
 const MAX_CPU: u32 = crate::base::CpuSet::MAX_ID;
 
+/// Arm cores by implementer and part number, as the makers' reference manuals give them.
+const ARM_CORES: &[(u32, u32, &str)] = &[
+    (0x41, 0xc07, "Cortex-A7"),
+    (0x41, 0xc09, "Cortex-A9"),
+    (0x41, 0xc0f, "Cortex-A15"),
+    (0x41, 0xd03, "Cortex-A53"),
+    (0x41, 0xd04, "Cortex-A35"),
+    (0x41, 0xd05, "Cortex-A55"),
+    (0x41, 0xd07, "Cortex-A57"),
+    (0x41, 0xd08, "Cortex-A72"),
+    (0x41, 0xd09, "Cortex-A73"),
+    (0x41, 0xd0a, "Cortex-A75"),
+    (0x41, 0xd0b, "Cortex-A76"),
+    (0x41, 0xd0c, "Neoverse N1"),
+    (0x41, 0xd0d, "Cortex-A77"),
+    (0x41, 0xd40, "Neoverse V1"),
+    (0x41, 0xd41, "Cortex-A78"),
+    (0x41, 0xd42, "Cortex-A78AE"),
+    (0x41, 0xd44, "Cortex-X1"),
+    (0x41, 0xd46, "Cortex-A510"),
+    (0x41, 0xd47, "Cortex-A710"),
+    (0x41, 0xd48, "Cortex-X2"),
+    (0x41, 0xd49, "Neoverse N2"),
+    (0x41, 0xd4d, "Cortex-A715"),
+    (0x41, 0xd4e, "Cortex-X3"),
+    (0x41, 0xd4f, "Neoverse V2"),
+    (0x41, 0xd80, "Cortex-A520"),
+    (0x41, 0xd81, "Cortex-A720"),
+    (0x41, 0xd82, "Cortex-X4"),
+    (0x41, 0xd83, "Neoverse V3AE"),
+    (0x41, 0xd84, "Neoverse V3"),
+    (0x41, 0xd85, "Cortex-X925"),
+    (0x41, 0xd87, "Cortex-A725"),
+    (0x41, 0xd8e, "Neoverse N3"),
+    (0x48, 0xd01, "TaiShan v110"),
+    (0x4e, 0x004, "Carmel"),
+    (0x61, 0x022, "Apple M1 Icestorm"),
+    (0x61, 0x023, "Apple M1 Firestorm"),
+    (0x61, 0x032, "Apple M2 Blizzard"),
+    (0x61, 0x033, "Apple M2 Avalanche"),
+    (0xc0, 0xac3, "Ampere-1"),
+];
+
+/// Implementer and part number in one CPU's block.
+#[must_use]
+pub fn arm_part(block: &BTreeMap<String, String>) -> Option<(u32, u32)> {
+    let hex = |name: &str| u32::from_str_radix(block.get(name)?.trim_start_matches("0x"), 16).ok();
+    Some((hex("cpu implementer")?, hex("cpu part")?))
+}
+
 /// The parsed file; empty if there is none.
 #[derive(Clone, Debug, Default)]
 pub struct CpuInfo {
@@ -86,13 +136,33 @@ impl CpuInfo {
             .filter(|value| !value.is_empty())
     }
 
-    /// The processor's marketing name.
+    /// The processor's marketing name, or on Arm, whose kernels know none, the names of its cores.
     #[must_use]
     pub fn model_name(&self) -> Option<String> {
         ["model name", "cpu model", "cpu", "processor"]
             .iter()
             .find_map(|name| self.any(name))
             .map(str::to_owned)
+            .or_else(|| self.arm_cores())
+    }
+
+    /// Each kind of Arm core by its name, or its implementer and part number, in the order of the CPUs.
+    fn arm_cores(&self) -> Option<String> {
+        let mut names: Vec<String> = Vec::new();
+        let blocks = self.cpus.values().chain(std::iter::once(&self.shared));
+        for (implementer, part) in blocks.filter_map(arm_part) {
+            let known = ARM_CORES
+                .iter()
+                .find(|core| (core.0, core.1) == (implementer, part));
+            let name = known.map_or_else(
+                || format!("Arm {implementer:#04x}:{part:#05x}"),
+                |core| core.2.to_owned(),
+            );
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        (!names.is_empty()).then(|| names.join(" + "))
     }
 
     /// The kernel's architecture name as far as this file tells it: `x86_64`, `i686`, `aarch64`, `arm`, `ia64`,

@@ -10,9 +10,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use serde_json::Value;
+
+use super::environment::KUBELET_HOSTS;
 use super::hardware::Hardware;
-use super::report;
 use super::root::{Root, Seen};
+use super::{cgroup, report};
 use crate::base::{Code, Place, Problem};
 
 /// Lines of one file in the text report; the capture has them all.
@@ -55,13 +58,37 @@ const KNOWN_PREFIXES: &[&str] = &[
 /// The report: the page, the facts and the raw inputs.
 #[must_use]
 pub fn report(root: &Root, hardware: &Hardware) -> String {
-    let scrub = Scrubber::new(root);
     let mut out = String::from("edge-deploy doctor: paste all of this into a bug report.\n\n");
-    out.push_str(&scrub.text("", &report::page(hardware)));
-    let _ = writeln!(out, "\nversion      {}", env!("CARGO_PKG_VERSION"));
-    let facts = serde_json::to_string_pretty(&super::facts(hardware)).unwrap_or_default();
-    let _ = writeln!(out, "\n--- facts\n{}", scrub.text("", &facts));
+    match shareable(root, hardware) {
+        Ok(hardware) => {
+            out.push_str(&report::page(&hardware));
+            let facts = serde_json::to_string_pretty(&super::facts(&hardware)).unwrap_or_default();
+            let _ = writeln!(out, "\nversion      {}", env!("CARGO_PKG_VERSION"));
+            let _ = writeln!(out, "\n--- facts\n{facts}");
+        }
+        Err(problem) => {
+            let _ = writeln!(out, "{problem}");
+        }
+    }
     out + &raw_inputs(root)
+}
+
+/// The same machine without private names, as every output that is meant to be passed on shows it.
+///
+/// # Errors
+/// `internal` if it does not survive being written and read.
+pub fn shareable(root: &Root, hardware: &Hardware) -> Result<Hardware, Problem> {
+    let scrub = Scrubber::new(root);
+    let internal = |error: serde_json::Error| {
+        Problem::new(
+            Code::Internal,
+            format!("the machine cannot be written without private names: {error}"),
+            "report this without the machine's description",
+        )
+    };
+    let mut value = serde_json::to_value(hardware).map_err(internal)?;
+    scrub.value(&mut value);
+    serde_json::from_value(value).map_err(internal)
 }
 
 /// What the probe read, file by file, without private parts. Of the files that every CPU has, those of the first
@@ -171,38 +198,55 @@ fn numbered_children(root: &Root, path: &str) -> Vec<String> {
     root.list(path).into_iter().filter(numbered).collect()
 }
 
-/// Replaces what is private, the same way in every text and path.
+/// Replaces what is private, the same way in every text and path. Names of groups are replaced where a group's path
+/// stands and nowhere else: a group may be called `memory` or `0`.
 struct Scrubber {
+    /// New name of each part of a group's path.
     groups: BTreeMap<String, String>,
+    /// Where groups are mounted.
+    mounts: Vec<String>,
+    /// Files of groups as they are called and as they are shown, longest first.
+    files: Vec<(String, String)>,
 }
 
 impl Scrubber {
     fn new(root: &Root) -> Self {
+        let seen = root.seen();
+        let text = |path: &str| match seen.get(path) {
+            Some(Seen::Text(text)) => text.as_str(),
+            _ => "",
+        };
+        let mountinfo = text("/proc/self/mountinfo");
+        let mut mounts = cgroup::mount_points(mountinfo, text("/proc/mounts"));
+        if mounts.is_empty() {
+            let usual = cgroup::USUAL_FOLDERS.iter();
+            mounts.extend(usual.map(|(folder, _)| format!("{}/{folder}", cgroup::USUAL_BASE)));
+            mounts.push(cgroup::USUAL_BASE.to_owned());
+        }
         let mut scrubber = Self {
             groups: BTreeMap::new(),
+            mounts,
+            files: Vec::new(),
         };
-        let seen = root.seen();
-        let mut paths: Vec<String> = Vec::new();
-        if let Some(Seen::Text(text)) = seen.get("/proc/self/cgroup") {
-            paths.extend(
-                text.lines()
-                    .filter_map(|line| line.splitn(3, ':').nth(2))
-                    .map(str::to_owned),
-            );
-        }
-        if let Some(Seen::Text(text)) = seen.get("/proc/self/cpuset") {
-            paths.push(text.trim().to_owned());
-        }
-        if let Some(Seen::Text(text)) = seen.get("/proc/self/mountinfo") {
-            let roots = text
-                .lines()
-                .filter(|line| line.contains(" - cgroup"))
-                .filter_map(|line| line.split(' ').nth(3));
-            paths.extend(roots.map(str::to_owned));
-        }
-        for part in paths.iter().flat_map(|path| path.split('/')) {
+        let own = text("/proc/self/cgroup")
+            .lines()
+            .filter_map(|line| line.splitn(3, ':').nth(2));
+        let roots = mountinfo
+            .lines()
+            .filter(|line| is_group_mount(line))
+            .filter_map(|line| line.split(' ').nth(3))
+            .map(cgroup::unescape)
+            .collect::<Vec<_>>();
+        let cpuset = text("/proc/self/cpuset").trim();
+        let roots = roots.iter().map(String::as_str);
+        for part in own.chain(roots).chain([cpuset]).flat_map(|path| path.split('/')) {
             scrubber.learn(part);
         }
+        let shown = |path: &String| (path.clone(), scrubber.path(path));
+        let mut files: Vec<(String, String)> =
+            seen.keys().map(shown).filter(|(path, new)| path != new).collect();
+        files.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+        scrubber.files = files;
         scrubber
     }
 
@@ -223,20 +267,39 @@ impl Scrubber {
             .insert(part.to_owned(), format!("{prefix}{number}{end}"));
     }
 
-    /// A path, or any text with paths in it, with the names of groups replaced.
-    fn path(&self, text: &str) -> String {
-        let mut out = String::with_capacity(text.len());
-        for part in text.split_inclusive(|c: char| c.is_whitespace() || "/\"`(),".contains(c)) {
-            let name = part.trim_end_matches(|c: char| c.is_whitespace() || "/\"`(),".contains(c));
-            match self.groups.get(name) {
-                Some(replacement) => {
-                    out.push_str(replacement);
-                    out.push_str(&part[name.len()..]);
+    /// The path of a group.
+    fn group(&self, path: &str) -> String {
+        let new = |part| self.groups.get(part).map_or(part, String::as_str);
+        path.split('/').map(new).collect::<Vec<_>>().join("/")
+    }
+
+    /// The path of a file: what stands between a mount of groups and the file's own name is a group's path.
+    fn path(&self, path: &str) -> String {
+        let below = |mount: &&String| {
+            path.strip_prefix(mount.as_str())
+                .is_some_and(|rest| rest.starts_with('/'))
+        };
+        let Some(mount) = self.mounts.iter().filter(below).max_by_key(|mount| mount.len()) else {
+            return path.to_owned();
+        };
+        let (folder, file) = path[mount.len()..].rsplit_once('/').unwrap_or_default();
+        format!("{mount}{}/{file}", self.group(folder))
+    }
+
+    /// Every text in a JSON value.
+    fn value(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                for (path, new) in &self.files {
+                    if text.contains(path.as_str()) {
+                        *text = text.replace(path.as_str(), new);
+                    }
                 }
-                None => out.push_str(part),
             }
+            Value::Array(all) => all.iter_mut().for_each(|value| self.value(value)),
+            Value::Object(all) => all.values_mut().for_each(|value| self.value(value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
-        out
     }
 
     fn text(&self, path: &str, text: &str) -> String {
@@ -248,32 +311,57 @@ impl Scrubber {
     /// A line without private parts; `None` leaves it out.
     fn line(&self, path: &str, line: &str) -> Option<String> {
         let name = line.split(':').next().unwrap_or("").trim();
+        let keep = |keep: bool| keep.then(|| line.to_owned());
         match path {
             // Raspberry Pi and others put the board's serial number here.
-            "/proc/cpuinfo" if name.eq_ignore_ascii_case("serial") => return None,
-            "/proc/self/status" if !matches!(name, "Cpus_allowed_list" | "Mems_allowed_list" | "Threads") => {
-                return None;
+            "/proc/cpuinfo" if name.eq_ignore_ascii_case("serial") => None,
+            // `processor 0: version = FF,  identification = 1A2B3C,  machine = 2964`: the middle one is s390's.
+            "/proc/cpuinfo" => {
+                let parts = line
+                    .split(',')
+                    .filter(|part| !part.trim_start().starts_with("identification ="));
+                Some(parts.collect::<Vec<_>>().join(","))
             }
+            "/proc/self/status" => keep(matches!(
+                name,
+                "Cpus_allowed_list" | "Mems_allowed_list" | "Threads"
+            )),
+            // `4:cpu,cpuacct:/path`
+            "/proc/self/cgroup" => {
+                let (number, rest) = line.split_once(':')?;
+                let (controllers, path) = rest.split_once(':')?;
+                Some(format!("{number}:{controllers}:{}", self.group(path)))
+            }
+            "/proc/self/cpuset" => Some(self.group(line)),
             // Other mounts name shares, people's folders and disks.
             "/proc/mounts" => {
-                let keep = line
-                    .split(' ')
-                    .nth(2)
-                    .is_some_and(|kind| kind.starts_with("cgroup") || kind == "cpuset");
-                return (keep || line.starts_with("lxcfs /proc/")).then(|| self.path(line));
+                let kind = line.split(' ').nth(2).unwrap_or_default();
+                keep(kind.starts_with("cgroup") || kind == "cpuset" || line.starts_with("lxcfs /proc/"))
             }
-            "/proc/self/mountinfo" if !line.contains(" - cgroup") && !line.contains(" - cpuset") => {
-                return None;
-            }
+            "/proc/self/mountinfo" => is_group_mount(line).then(|| {
+                let fields = line.split(' ').enumerate();
+                let new = |(at, field): (usize, &str)| {
+                    if at == 3 {
+                        self.group(&cgroup::unescape(field))
+                    } else {
+                        field.to_owned()
+                    }
+                };
+                fields.map(new).collect::<Vec<_>>().join(" ")
+            }),
             // `Linux version 6.1 (user@host) …`
-            "/proc/version" => return Some(without_address(line)),
-            _ => {}
+            "/proc/version" => Some(without_address(line)),
+            // Names of this machine and its neighbours, but for one fixed line.
+            "/etc/hosts" => keep(line == KUBELET_HOSTS),
+            _ if path.ends_with("/information") => keep(!name.contains("UUID") && !name.contains("Serial")),
+            _ => keep(true),
         }
-        if path.ends_with("/information") && (name.contains("UUID") || name.contains("Serial")) {
-            return None;
-        }
-        Some(self.path(line))
     }
+}
+
+/// Whether a line of mountinfo mounts control groups.
+fn is_group_mount(line: &str) -> bool {
+    line.contains(" - cgroup") || line.contains(" - cpuset")
 }
 
 /// Drops bracketed `user@host` parts.

@@ -9,11 +9,16 @@ use super::hardware::Environment;
 use super::root::Root;
 use crate::base::{Bytes, Code, Problem};
 
+/// First line of the hosts file that the kubelet writes into every pod.
+pub(super) const KUBELET_HOSTS: &str = "# Kubernetes-managed hosts file.";
+
 /// What was found. Several can hold at once: a container in a virtual machine on a Jetson.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
     /// A Windows Subsystem for Linux 2 kernel.
     pub wsl2: bool,
+    /// The first Windows Subsystem for Linux: Linux system calls answered by Windows, without a Linux kernel.
+    pub wsl1: bool,
     /// A Docker Desktop virtual machine's kernel.
     pub docker_desktop: bool,
     /// A hypervisor is below us.
@@ -43,6 +48,8 @@ impl Signs {
         let wsl2 = kernel.contains("microsoft-standard") || kernel.contains("wsl2");
         Self {
             wsl2,
+            // `4.4.0-19041-Microsoft`; WSL2 writes it small.
+            wsl1: !wsl2 && version.contains("-Microsoft"),
             docker_desktop: kernel.contains("linuxkit") || kernel.contains("docker-desktop"),
             hypervisor: wsl2 || hypervisor(root, info),
             tegra: tegra(root),
@@ -92,6 +99,16 @@ impl Signs {
                     "raise `memory=` under `[wsl2]` in %UserProfile%\\.wslconfig (saved as UTF-8 without BOM), then run `wsl --shutdown`",
                 )
                 .why("the rest of the memory belongs to Windows; more RAM in the computer is not needed for more here"),
+            );
+        }
+        if self.wsl1 {
+            warnings.push(
+                Problem::warning(
+                    Code::HardwareUnsure,
+                    "this is WSL1, which has no Linux kernel of its own",
+                    "run `wsl --set-version <distribution> 2` in Windows",
+                )
+                .why("it shows few facts about the processor and runs threads and file mappings slowly"),
             );
         }
         if self.docker_desktop {
@@ -173,6 +190,8 @@ fn container(root: &Root, groups: &Cgroups) -> Option<Environment> {
     if root.exists("/var/run/secrets/kubernetes.io")
         || root.exists("/run/secrets/kubernetes.io")
         || in_path(&["kubepods"])
+        // A pod may have neither a service account nor a group path that it can see.
+        || root.line("/etc/hosts").is_some_and(|line| line == KUBELET_HOSTS)
     {
         return Some(Environment::Kubernetes);
     }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::cpuinfo::CpuInfo;
+use super::cpuinfo::{CpuInfo, arm_part};
 use super::hardware::{Confidence, CoreKind, Topology};
 use super::isa;
 use super::root::Root;
@@ -149,14 +149,7 @@ pub fn explain(topology: &Topology, wsl2: bool, warnings: &mut Vec<Problem>) {
 fn read_traits(root: &Root, info: &CpuInfo, cpu: u32, in_sysfs: bool) -> Traits {
     let file = |name: &str| format!("{CPU_DIR}/cpu{cpu}/{name}");
     let positive = |name: &str| root.number::<u64>(&file(name)).filter(|&value| value > 0);
-    let hex = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
-    let listed = || {
-        let fields = info.cpus.get(&cpu)?;
-        Some((
-            hex(fields.get("cpu implementer")?)?,
-            hex(fields.get("cpu part")?)?,
-        ))
-    };
+    let listed = || arm_part(info.cpus.get(&cpu)?);
     if !in_sysfs {
         return Traits {
             midr: listed(),

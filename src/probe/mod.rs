@@ -17,7 +17,7 @@ pub mod hardware;
 mod isa;
 mod kinds;
 pub mod memory_budget;
-mod nvidia;
+pub mod nvidia;
 pub mod report;
 pub mod root;
 pub mod storage;

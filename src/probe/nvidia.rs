@@ -1,8 +1,8 @@
 //! NVIDIA GPUs: cards, Tegra, and the ones that WSL2 passes through.
 //!
-//! In: PCI and driver files, the device tree, and on the live machine `nvidia-smi`. Out: [`Accelerator`]s.
-//! Invariant: "Not supported" for memory means one pool with the processor, never a card of unknown size; a
-//! snapshot never starts a program.
+//! In: PCI and driver files, the device tree, and on the live machine NVIDIA's management library, else `nvidia-smi`.
+//! Out: [`Accelerator`]s. Invariant: "Not supported" for memory means one pool with the processor, never a card of
+//! unknown size; for a snapshot no program is started and no library opened.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -13,6 +13,7 @@ use super::environment::Signs;
 use super::hardware::Accelerator;
 use super::root::Root;
 use crate::base::Bytes;
+use crate::sys::nvml;
 
 /// Where the tool lies; a service's PATH often lacks the WSL one.
 const TOOL_PATHS: &[&str] = &[
@@ -22,12 +23,17 @@ const TOOL_PATHS: &[&str] = &[
     "/usr/sbin/nvidia-smi",
     "/usr/lib/wsl/lib/nvidia-smi",
 ];
-/// The tool normally answers in 0.1 s; a wedged driver can block it for ever.
-const TOOL_PATIENCE: Duration = Duration::from_secs(5);
+/// The management library: by name where the loader looks, then where WSL2 puts it.
+const LIBRARIES: &[&str] = &["libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"];
+/// Library and tool normally answer in 0.1 s; a wedged driver can block them for ever.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// GB10 ("DGX Spark"): a PCI device that shares the processor's memory.
 const UNIFIED_IDS: &[u32] = &[0x2e12, 0x2e2a];
 
-/// One row of the tool's answer.
+/// More GPUs than any real machine has.
+const MAX_ROWS: usize = 64;
+
+/// One GPU of the library's or the tool's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Name without the `(nvgpu)` mark.
@@ -57,9 +63,10 @@ pub(super) fn gpus(root: &Root, signs: Signs, graphics: &[Device]) -> Vec<Accele
         return Vec::new();
     }
     let tool = tool_path(root);
-    let rows = match &tool {
-        Some(tool) if root.is_live() => ask(tool),
-        _ => Vec::new(),
+    let (rows, source) = if root.is_live() {
+        answers(LIBRARIES, tool.as_deref(), PATIENCE)
+    } else {
+        (Vec::new(), String::new())
     };
     let (usable, reason) = reach(root, signs);
     let describe =
@@ -76,7 +83,6 @@ pub(super) fn gpus(root: &Root, signs: Signs, graphics: &[Device]) -> Vec<Accele
             source: source.to_owned(),
         };
     if !rows.is_empty() {
-        let source = tool.as_deref().unwrap_or("nvidia-smi");
         return rows
             .into_iter()
             .map(|row| {
@@ -86,7 +92,7 @@ pub(super) fn gpus(root: &Root, signs: Signs, graphics: &[Device]) -> Vec<Accele
                     row.memory.filter(|_| !unified),
                     unified,
                     Some("nvidia".to_owned()),
-                    source,
+                    &source,
                 )
             })
             .collect();
@@ -187,6 +193,39 @@ fn driver_name(root: &Root, slot: &str) -> Option<String> {
         .map(|name| name.trim().to_owned())
 }
 
+/// Rows of the first library that answers, else of the tool, and which of them it was. A library that hangs hangs for
+/// the tool as well, so then nothing more is asked.
+#[must_use]
+pub fn answers(libraries: &[&str], tool: Option<&str>, patience: Duration) -> (Vec<Row>, String) {
+    for library in libraries {
+        let start = Instant::now();
+        match nvml::devices(library, patience) {
+            Ok(found) if !found.is_empty() => {
+                let rows = found.into_iter().take(MAX_ROWS).map(Row::from).collect();
+                return (rows, (*library).to_owned());
+            }
+            Err(why) if start.elapsed() >= patience => {
+                tracing::warn!("{why}; NVIDIA's driver may hang");
+                return (Vec::new(), String::new());
+            }
+            Err(why) => tracing::debug!("{why}"),
+            Ok(_) => {}
+        }
+    }
+    let rows = tool.map(ask).unwrap_or_default();
+    (rows, tool.unwrap_or_default().to_owned())
+}
+
+impl From<nvml::NvmlDevice> for Row {
+    fn from(device: nvml::NvmlDevice) -> Self {
+        Self {
+            memory: device.memory_bytes.map(Bytes),
+            unified: device.memory_bytes.is_none(),
+            name: device.name,
+        }
+    }
+}
+
 fn ask(tool: &str) -> Vec<Row> {
     let query = [
         "--query-gpu=name,memory.total,addressing_mode",
@@ -203,7 +242,7 @@ fn ask(tool: &str) -> Vec<Row> {
 pub fn parse_rows(text: &str) -> Vec<Row> {
     text.lines()
         .filter(|line| !line.trim().is_empty() && !line.starts_with("name,"))
-        .take(64)
+        .take(MAX_ROWS)
         .map(|line| {
             let mut cells = line.split(',').map(str::trim);
             let name = cells.next().unwrap_or_default();
@@ -231,7 +270,7 @@ fn run(tool: &str, arguments: &[&str]) -> Option<String> {
     loop {
         match child.try_wait() {
             Ok(Some(status)) if status.success() => break,
-            Ok(None) if start.elapsed() < TOOL_PATIENCE => std::thread::sleep(Duration::from_millis(5)),
+            Ok(None) if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
             _ => {
                 // Ended badly or too late; a failed kill means that it has just ended.
                 let _ = child.kill();

@@ -2,7 +2,7 @@
 //!
 //! In: absolute paths such as `/proc/cpuinfo`. Out: text, numbers, CPU sets, or `None` where that cannot be known.
 //! Invariant: a snapshot is read inside its folder only (symlinks resolve inside it, with a hop limit), no read is
-//! longer than [`MAX_BYTES`], and any failure (missing, EACCES, EBUSY, EIO, not a plain file) is "unknown".
+//! longer than [`MAX_PROC_BYTES`], and any failure (missing, EACCES, EBUSY, EIO, not a plain file) is "unknown".
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,10 @@ use std::str::FromStr;
 
 use crate::base::{Code, CpuSet, Problem};
 
-/// The most that is read from one file; `/proc/cpuinfo` of a 512-CPU machine is about 0.8 MiB.
+/// The most that is read from one file of `/proc`, of which there are few: `cpuinfo` has about 1.6 KiB for each x86
+/// CPU, and the kernel knows at most 8192 of those.
+pub const MAX_PROC_BYTES: u64 = 16 << 20;
+/// The most that is read from any other file; the kernel's own are a page or a CPU list long.
 pub const MAX_BYTES: u64 = 1 << 20;
 /// The most names taken from one folder.
 const MAX_NAMES: usize = 1 << 16;
@@ -114,7 +117,8 @@ impl Root {
         self.seen.borrow().clone()
     }
 
-    /// The text of a plain file, at most [`MAX_BYTES`]; bytes that are not UTF-8 become `U+FFFD`.
+    /// The text of a plain file, at most [`MAX_PROC_BYTES`] or [`MAX_BYTES`] and then whole lines only; bytes
+    /// that are not UTF-8 become `U+FFFD`.
     #[must_use]
     pub fn read(&self, path: &str) -> Option<String> {
         let seen = outcome(self.open(path))?;
@@ -128,13 +132,18 @@ impl Root {
 
     /// Opens without following a last symlink first: most files are none, and a look at each would double the time.
     fn open(&self, path: &str) -> io::Result<String> {
+        let most = if path.starts_with("/proc/") {
+            MAX_PROC_BYTES
+        } else {
+            MAX_BYTES
+        };
         if self.live {
-            return read_plain(Path::new(path), true);
+            return read_plain(Path::new(path), true, most);
         }
         let plain = self.direct(path).ok_or(ErrorKind::NotFound)?;
-        match read_plain(&plain, false) {
+        match read_plain(&plain, false, most) {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
-                read_plain(&self.resolve(path).ok_or(ErrorKind::NotFound)?, false)
+                read_plain(&self.resolve(path).ok_or(ErrorKind::NotFound)?, false, most)
             }
             result => result,
         }
@@ -322,7 +331,7 @@ fn components(path: &Path) -> Vec<OsString> {
         .collect()
 }
 
-fn read_plain(path: &Path, follow: bool) -> io::Result<String> {
+fn read_plain(path: &Path, follow: bool, most: u64) -> io::Result<String> {
     use rustix::fs::{FileType, Mode, OFlags, fstat, open};
     // Non-blocking, because opening a pipe would wait for a writer.
     let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -334,7 +343,15 @@ fn read_plain(path: &Path, follow: bool) -> io::Result<String> {
         return Err(io::Error::from(ErrorKind::InvalidInput));
     }
     let mut bytes = Vec::with_capacity(4096);
-    fs::File::from(file).take(MAX_BYTES).read_to_end(&mut bytes)?;
+    fs::File::from(file).take(most).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == most {
+        // Half a line could be taken for a whole one: a list of features that ends too soon.
+        let whole = bytes
+            .iter()
+            .rposition(|&byte| byte == b'\n')
+            .map_or(0, |at| at + 1);
+        bytes.truncate(whole);
+    }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -417,6 +434,11 @@ mod tests {
     fn odd_files_are_unknown_and_reads_are_bounded() {
         let dir = tree();
         fs::write(dir.path().join("sys/a/big"), vec![b'7'; 3 << 20]).unwrap();
+        fs::write(
+            dir.path().join("proc/cpuinfo"),
+            "avx512f avx512bw\n".repeat(1 << 20),
+        )
+        .unwrap();
         fs::write(dir.path().join("sys/a/bin"), [0xff, 0xfe, 0x00]).unwrap();
         let fifo = dir.path().join("sys/a/pipe");
         rustix::fs::mknodat(
@@ -428,7 +450,14 @@ mod tests {
         )
         .unwrap();
         let root = Root::snapshot(dir.path()).unwrap();
-        assert_eq!(root.read("/sys/a/big").unwrap().len() as u64, MAX_BYTES);
+        assert_eq!(
+            root.read("/sys/a/big").as_deref(),
+            Some(""),
+            "it has no whole line"
+        );
+        let lines = root.read("/proc/cpuinfo").unwrap();
+        assert!(lines.len() as u64 <= MAX_PROC_BYTES && lines.len() as u64 > MAX_PROC_BYTES - 20);
+        assert!(lines.ends_with("avx512bw\n"));
         assert_eq!(root.number::<u64>("/sys/a/bin"), None);
         assert_eq!(root.read("/sys/a/pipe"), None);
         assert_eq!(root.read("/sys/a"), None);

@@ -146,7 +146,11 @@ fn check_headers(state: &ServerState, headers: &HeaderMap) -> Result<(), ApiErro
     Ok(())
 }
 
-fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+/// A whole body as one JSON object.
+///
+/// # Errors
+/// `RequestMalformed`, or `RequestInvalid` naming the field.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     // An array would be taken for the fields in order.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(malformed(&"it is an array"));

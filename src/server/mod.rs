@@ -6,9 +6,9 @@
 
 mod answer;
 mod auth;
-mod body;
+pub mod body;
 mod endpoints;
-mod errors;
+pub mod errors;
 mod facts;
 mod generation;
 mod layers;
@@ -17,8 +17,8 @@ mod patience;
 mod reply;
 pub mod routes;
 pub mod state;
-mod validate;
-mod wire;
+pub mod validate;
+pub mod wire;
 mod writer;
 
 use std::sync::Arc;

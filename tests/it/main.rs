@@ -22,13 +22,16 @@ mod cli;
 mod config;
 mod engine;
 mod fetch;
+mod fuzz;
 mod model;
 mod plan;
 mod probe;
 #[cfg(target_os = "linux")]
 mod probe_cgroup;
 mod probe_damaged;
+mod probe_nvml;
 mod probe_robust;
+mod probe_variations;
 mod server;
 mod support;
 mod text;

@@ -59,7 +59,7 @@ fn private_data_stays_out() {
     };
     put(
         "proc/cpuinfo",
-        "processor : 0\nmodel name : X\nflags : lm avx2\nSerial : 10000000SECRET1\n",
+        "processor : 0\nmodel name : X\nflags : lm avx2\nSerial : 10000000SECRET1\nprocessor 0: version = FF,  identification = SECRETa,  machine = 2964\n",
     );
     put("proc/meminfo", "MemTotal: 1048576 kB\nMemAvailable: 524288 kB\n");
     put(
@@ -82,6 +82,7 @@ fn private_data_stays_out() {
         "sys/fs/cgroup/user.slice/user-1000.slice/app-SECRET5.scope/memory.max",
         "268435456\n",
     );
+    put("etc/hosts", "127.0.0.1 localhost SECRET9\n");
     put("sys/devices/system/cpu/online", "0\n");
     write_tree(dir.path(), &tree);
     let (root, hardware) = probe_at(dir.path());

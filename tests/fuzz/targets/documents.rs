@@ -1,0 +1,5 @@
+//! Fuzz target `documents`.
+
+#![no_main]
+
+mod common;

@@ -1,0 +1,5 @@
+//! Fuzz target `fetch`.
+
+#![no_main]
+
+mod common;

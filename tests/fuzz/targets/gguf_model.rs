@@ -1,0 +1,5 @@
+//! Fuzz target `gguf_model`.
+
+#![no_main]
+
+mod common;

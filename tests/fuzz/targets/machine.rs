@@ -1,0 +1,5 @@
+//! Fuzz target `machine`.
+
+#![no_main]
+
+mod common;

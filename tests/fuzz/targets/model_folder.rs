@@ -1,0 +1,5 @@
+//! Fuzz target `model_folder`.
+
+#![no_main]
+
+mod common;

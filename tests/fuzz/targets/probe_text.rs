@@ -1,0 +1,5 @@
+//! Fuzz target `probe_text`.
+
+#![no_main]
+
+mod common;

@@ -1,0 +1,5 @@
+//! Fuzz target `request`.
+
+#![no_main]
+
+mod common;

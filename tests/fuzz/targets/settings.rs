@@ -1,0 +1,5 @@
+//! Fuzz target `settings`.
+
+#![no_main]
+
+mod common;

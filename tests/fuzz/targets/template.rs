@@ -1,0 +1,5 @@
+//! Fuzz target `template`.
+
+#![no_main]
+
+mod common;

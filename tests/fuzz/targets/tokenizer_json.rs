@@ -1,0 +1,5 @@
+//! Fuzz target `tokenizer_json`.
+
+#![no_main]
+
+mod common;

@@ -1,0 +1,5 @@
+//! Fuzz target `yaml`.
+
+#![no_main]
+
+mod common;
