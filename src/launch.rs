@@ -10,14 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::base::{Code, Millis, Place, Problem, Problems, env_vars};
+use crate::base::{Bytes, Code, Millis, Place, Problem, Problems, env_vars};
 use crate::config::{self, Flag, Kin, Layered, Library, Sources, search};
 use crate::derive::{self, DECODER, Options};
 use crate::engine::{self, Event, Handle, Request, Sampling, StartProgress};
 use crate::fetch::{Cache, ModelRef, Progress};
 use crate::model::{self, ModelCard, Weights, families};
-use crate::plan::{Effective, Plan, readback};
+use crate::plan::{Effective, EffectiveDeadlines, Plan, readback};
 use crate::probe::{self, Hardware, Root, storage};
+use crate::sys::process_memory;
 
 pub use serve::serve;
 
@@ -109,7 +110,7 @@ pub fn decide(wanted: &Wanted, hardware: Hardware, card: &ModelCard) -> Result<D
     let layered = config::load(&sources(wanted, &hardware, card)?)?;
     let options = Options {
         force: wanted.force,
-        ..Options::default()
+        credit: held_already(&wanted.machine),
     };
     let draft = derive::derive_with(&hardware, card, &layered, options)?;
     let mut plan = Plan::settle(draft);
@@ -143,6 +144,15 @@ fn unfetched(model: &ModelRef, card: &ModelCard) -> Option<Problem> {
             format!("`edge-deploy pull {}` fetches it, and so does `auto`", named.name),
         )
     })
+}
+
+/// Memory that this process holds already: counted as used on this machine, and part of the plan's `process` item.
+fn held_already(machine: &Machine) -> Bytes {
+    match machine {
+        // Where it cannot be read it counts as used twice, on the safe side.
+        Machine::Live => process_memory::own().map_or(Bytes(0), |memory| memory.anonymous),
+        Machine::Captured(_) | Machine::Saved(_) => Bytes(0),
+    }
 }
 
 /// What a file lies on, or will lie on once it is fetched. Links are followed: a cache may link to another disk.
@@ -307,7 +317,17 @@ pub fn start(decided: Decided, progress: &mut dyn Progress) -> Result<Ready, Pro
         "first token after {:.2} s",
         began.elapsed().saturating_sub(loaded).as_secs_f64()
     ));
-    let effective = handle.effective()?;
+    let took = |time: Duration| Millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let effective = Effective {
+        deadlines: Some(EffectiveDeadlines {
+            load_ms: plan.deadlines.load_ms,
+            load_took_ms: took(loaded),
+            warmup_ms: plan.deadlines.warmup_ms,
+            warmup_took_ms: took(began.elapsed().saturating_sub(loaded)),
+            shutdown_ms: None,
+        }),
+        ..handle.effective()?
+    };
     let differences = readback::compare(plan, &effective);
     Ok(Ready {
         decided,

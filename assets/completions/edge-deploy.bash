@@ -31,9 +31,6 @@ _edge__deploy() {
             edge__deploy,explain)
                 cmd="edge__deploy__subcmd__explain"
                 ;;
-            edge__deploy,generate)
-                cmd="edge__deploy__subcmd__generate"
-                ;;
             edge__deploy,help)
                 cmd="edge__deploy__subcmd__help"
                 ;;
@@ -72,9 +69,6 @@ _edge__deploy() {
                 ;;
             edge__deploy__subcmd__help,explain)
                 cmd="edge__deploy__subcmd__help__subcmd__explain"
-                ;;
-            edge__deploy__subcmd__help,generate)
-                cmd="edge__deploy__subcmd__help__subcmd__generate"
                 ;;
             edge__deploy__subcmd__help,help)
                 cmd="edge__deploy__subcmd__help__subcmd__help"
@@ -158,7 +152,7 @@ _edge__deploy() {
 
     case "${cmd}" in
         edge__deploy)
-            opts="-h -V --log --log-json --help --version auto plan explain run bench probe profiles pull doctor verify completions man generate help"
+            opts="-h -V --log --log-json --help --version auto plan explain run bench probe profiles pull doctor verify completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -176,7 +170,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__auto)
-            opts="-m -h -V --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --host --port --api-key --dry-run --strict --json --log --log-json --help --version"
+            opts="-m -h --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --host --port --api-key --dry-run --strict --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -274,7 +268,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__bench)
-            opts="-m -h -V --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --prefill --decode --depth --batch --repeat --json --log --log-json --help --version"
+            opts="-m -h --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --prefill --decode --depth --batch --repeat --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -380,7 +374,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__completions)
-            opts="-h -V --log --log-json --help --version bash elvish fish powershell zsh"
+            opts="-h --log --log-json --help bash elvish fish powershell zsh"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -398,7 +392,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__doctor)
-            opts="-h -V --capture --report --json --log --log-json --help --version"
+            opts="-h --capture --report --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -423,7 +417,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__explain)
-            opts="-m -h -V --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --host --port --api-key --json --log --log-json --help --version"
+            opts="-m -h --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --host --port --api-key --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -520,30 +514,8 @@ _edge__deploy() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
-        edge__subcmd__deploy__subcmd__generate)
-            opts="-h -V --check --root --log --log-json --help --version"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                --root)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --log)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
         edge__subcmd__deploy__subcmd__help)
-            opts="auto plan explain run bench probe profiles pull doctor verify completions man generate help"
+            opts="auto plan explain run bench probe profiles pull doctor verify completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -613,20 +585,6 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__help__subcmd__explain)
-            opts=""
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
-                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-                return 0
-            fi
-            case "${prev}" in
-                *)
-                    COMPREPLY=()
-                    ;;
-            esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
-            return 0
-            ;;
-        edge__subcmd__deploy__subcmd__help__subcmd__generate)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -823,7 +781,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__man)
-            opts="-h -V --log --log-json --help --version"
+            opts="-h --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -841,7 +799,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__plan)
-            opts="-m -h -V --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --host --port --api-key --emit --json --log --log-json --help --version"
+            opts="-m -h --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --host --port --api-key --emit --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -939,7 +897,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__probe)
-            opts="-h -V --sysroot --hardware --save --json --log --log-json --help --version"
+            opts="-h --sysroot --hardware --save --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -994,7 +952,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__profiles)
-            opts="-h -V --log --log-json --help --version list show eject validate schema help"
+            opts="-h --log --log-json --help list show eject validate schema help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1012,7 +970,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__profiles__subcmd__eject)
-            opts="-h -V --config-dir --force --json --log --log-json --help --version"
+            opts="-h --config-dir --force --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1135,7 +1093,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__profiles__subcmd__list)
-            opts="-h -V --config-dir --json --log --log-json --help --version"
+            opts="-h --config-dir --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1160,7 +1118,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__profiles__subcmd__schema)
-            opts="-h -V --log --log-json --help --version"
+            opts="-h --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1178,7 +1136,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__profiles__subcmd__show)
-            opts="-h -V --resolved --class --config-dir --json --log --log-json --help --version"
+            opts="-h --resolved --class --config-dir --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1207,7 +1165,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__profiles__subcmd__validate)
-            opts="-h -V --hardware --lenient --json --log --log-json --help --version"
+            opts="-h --hardware --lenient --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1225,7 +1183,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__pull)
-            opts="-h -V --list --json --log --log-json --help --version"
+            opts="-h --list --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1243,7 +1201,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__run)
-            opts="-m -h -V --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --raw --system --max-tokens --temperature --top-p --top-k --min-p --repetition-penalty --seed --json --log --log-json --help --version"
+            opts="-m -h --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --raw --system --max-tokens --temperature --top-p --top-k --min-p --repetition-penalty --seed --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1361,12 +1319,16 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__verify)
-            opts="-h -V --api-key --json --log --log-json --help --version"
+            opts="-h --port --api-key --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --port)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --api-key)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -40,7 +40,6 @@ complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "doctor" -d 
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "verify" -d 'Compare what a running server uses with its plan'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "completions" -d 'Print a completion script for a shell'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "man" -d 'Print the man page'
-complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "generate" -d 'Write the reference pages, completions and man page (for developers)'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
@@ -62,7 +61,6 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l strict 
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
@@ -82,7 +80,6 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l emit -d
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
@@ -101,7 +98,6 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l forc
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
@@ -126,7 +122,6 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l raw -d '
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
@@ -147,7 +142,6 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l force 
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l sysroot -d 'Read a machine captured with `doctor --capture` instead of this one' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l hardware -d 'Show a machine saved with `--save`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l save -d 'Write the machine to a file that `--hardware` takes' -r -F
@@ -155,11 +149,9 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l log -d
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand probe" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and not __fish_seen_subcommand_from list show eject validate schema help" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and not __fish_seen_subcommand_from list show eject validate schema help" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and not __fish_seen_subcommand_from list show eject validate schema help" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and not __fish_seen_subcommand_from list show eject validate schema help" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and not __fish_seen_subcommand_from list show eject validate schema help" -f -a "list" -d 'List profiles and hardware classes, where each comes from and what it hides'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and not __fish_seen_subcommand_from list show eject validate schema help" -f -a "show" -d 'Print a profile or hardware class'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and not __fish_seen_subcommand_from list show eject validate schema help" -f -a "eject" -d 'Copy a built-in profile or hardware class to your own folder, to be changed there'
@@ -171,7 +163,6 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from list" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from list" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from list" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from list" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from show" -l class -d 'Hardware class to resolve for' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from show" -l config-dir -d 'Folder searched first' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from show" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
@@ -179,25 +170,21 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from show" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from show" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from show" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from show" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from eject" -l config-dir -d 'Folder to write to instead of your own' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from eject" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from eject" -l force -d 'Replace a file that is there'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from eject" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from eject" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from eject" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from eject" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from validate" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from validate" -l hardware -d 'They are hardware class files'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from validate" -l lenient -d 'Unknown keys are warnings instead of errors'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from validate" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from validate" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from validate" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from validate" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from schema" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from schema" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from schema" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from schema" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from help" -f -a "list" -d 'List profiles and hardware classes, where each comes from and what it hides'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from help" -f -a "show" -d 'Print a profile or hardware class'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand profiles; and __fish_seen_subcommand_from help" -f -a "eject" -d 'Copy a built-in profile or hardware class to your own folder, to be changed there'
@@ -209,48 +196,37 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand pull" -l list -d
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand pull" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand pull" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand pull" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand pull" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -l capture -d 'Copy what the probe reads into a folder that `--sysroot` takes; for bug reports' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -l report -d 'Print everything the probe read too, without names and serial numbers, to be pasted into a bug report'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand doctor" -s V -l version -d 'Print version'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand verify" -l port -d 'Its port, where the address names none' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand verify" -l api-key -d 'Its key, if it wants one; better in EDGE_DEPLOY_API_KEY' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand verify" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand verify" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand verify" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand verify" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand verify" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand completions" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand completions" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand completions" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand completions" -s V -l version -d 'Print version'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand man" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand man" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand man" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand man" -s V -l version -d 'Print version'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l root -d 'Repository root' -r -F
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l check -d 'Write nothing; fail if a file is not as it would be written'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -l log-json -d 'Log lines as JSON'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand generate" -s V -l version -d 'Print version'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "auto" -d 'Probe, plan, load and serve: the whole way in one command'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "run" -d 'Answer one prompt in the terminal'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "bench" -d 'Measure prefill and decode rates of a model on this machine'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "probe" -d 'Show what this machine is and what may be used of it'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "profiles" -d 'List, show, copy and check profiles'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "pull" -d 'Fetch a model into the cache'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "doctor" -d 'Check this machine, the cache and the settings; report what to do about faults'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "verify" -d 'Compare what a running server uses with its plan'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "completions" -d 'Print a completion script for a shell'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "man" -d 'Print the man page'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "generate" -d 'Write the reference pages, completions and man page (for developers)'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man generate help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "auto" -d 'Probe, plan, load and serve: the whole way in one command'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "run" -d 'Answer one prompt in the terminal'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "bench" -d 'Measure prefill and decode rates of a model on this machine'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "probe" -d 'Show what this machine is and what may be used of it'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "profiles" -d 'List, show, copy and check profiles'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "pull" -d 'Fetch a model into the cache'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "doctor" -d 'Check this machine, the cache and the settings; report what to do about faults'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "verify" -d 'Compare what a running server uses with its plan'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "completions" -d 'Print a completion script for a shell'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "man" -d 'Print the man page'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "list" -d 'List profiles and hardware classes, where each comes from and what it hides'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "show" -d 'Print a profile or hardware class'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "eject" -d 'Copy a built-in profile or hardware class to your own folder, to be changed there'

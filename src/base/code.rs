@@ -119,6 +119,8 @@ codes! {
     TokenizerUnusable = "tokenizer_unusable", Model, 400;
     /// A download failed after retries.
     DownloadFailed = "download_failed", Network, 502;
+    /// The server to be asked cannot be reached, or does not answer as one of this version.
+    ServerUnreachable = "server_unreachable", Network, 502;
     /// The bytes that arrived are not the bytes expected.
     DigestMismatch = "digest_mismatch", Network, 502;
     /// The disk has no room for the file.

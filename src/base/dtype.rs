@@ -5,10 +5,11 @@
 use serde::{Deserialize, Serialize};
 
 /// Element type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each name is the type's own")]
 pub enum Dtype {
+    #[default]
     F32,
     F16,
     Bf16,

@@ -50,6 +50,9 @@ pub enum Command {
     /// Check this machine, the cache and the settings; report what to do about faults
     Doctor(DoctorArgs),
     /// Compare what a running server uses with its plan
+    #[command(
+        after_help = "Exit codes: 0 all as planned, 8 something differs, 6 the server cannot be asked (docs/reference/exit-codes.md)."
+    )]
     Verify(VerifyArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -351,9 +354,12 @@ pub struct DoctorArgs {
 #[derive(Clone, Debug, ClapArgs)]
 #[expect(missing_docs, reason = "groups are documented where they are defined")]
 pub struct VerifyArgs {
-    /// Address of the running server
-    #[arg(default_value = "http://127.0.0.1:8080")]
-    pub url: String,
+    /// Where the server runs: `host:port`, a URL, or a port [default: 127.0.0.1:8080]
+    #[arg(value_name = "ADDRESS", value_hint = ValueHint::Url)]
+    pub address: Option<String>,
+    /// Its port, where the address names none
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
     /// Its key, if it wants one; better in EDGE_DEPLOY_API_KEY
     #[arg(long, value_name = "KEY")]
     pub api_key: Option<String>,

@@ -32,6 +32,8 @@ pub(super) fn run(args: &AutoArgs) -> Outcome {
             decided.hardware.source
         ));
     }
+    // The port before all else that takes time or room: a plan on the screen hides that nothing will run.
+    let listener = launch::bind(&decided.plan)?;
     print::warnings(&decided.hardware.warnings);
     print::warnings(&decided.plan.warnings);
     let json = args.output.json;
@@ -44,7 +46,6 @@ pub(super) fn run(args: &AutoArgs) -> Outcome {
             show::plan(&decided.plan)
         ));
     }
-    let listener = launch::bind(&decided.plan)?;
     launch::serve(
         decided,
         listener,

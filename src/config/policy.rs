@@ -17,7 +17,7 @@ pub struct Policy {
     /// Share of the available memory kept free; the larger of this and `reserve_bytes` holds.
     #[schemars(range(min = 0, max = 0.9))]
     pub reserve_share: f64,
-    /// Memory of the process itself beside weights, caches and buffers.
+    /// Anonymous memory of the process itself beside weights, caches and buffers.
     pub process_bytes: Bytes,
     /// Factor on the computed size of work buffers.
     #[schemars(range(min = 1, max = 4))]

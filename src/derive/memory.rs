@@ -4,32 +4,52 @@
 //! Invariant: sums count anonymous memory, which cannot be dropped; mapped file pages are listed and not counted,
 //! because the kernel drops them when memory is short. A longer context or more sequences never need less.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 
+pub use super::room::{Room, room};
 use super::weight_path::HeldWeights;
 use crate::base::{Bytes, Dtype};
 use crate::config::Policy;
-use crate::model::card::{DecoderSpec, RopeSpec};
+use crate::model::card::{DecoderSpec, RopeSpec, TensorFact};
+use crate::model::families::{TensorRole, tensor_name};
 use crate::model::{ModelCard, Span, StageSpec, kv};
 
-/// Bytes for each entry of a tokenizer read from GGUF: its text, its place in the tables, its merge or score.
-/// Measured: 54 for 49 152 byte-level entries, 26 for 262 144 sentence pieces.
-const TOKENIZER_BYTES_PER_ENTRY: u64 = 64;
+/// Bytes for each entry of a byte-level tokenizer read from GGUF: its text, its place in the tables, its merges.
+/// Measured: 50 for 49 152 entries.
+const TOKENIZER_BPE_BYTES_PER_ENTRY: u64 = 56;
+/// The same for sentence pieces. Measured: 26 for 262 144.
+const TOKENIZER_SPM_BYTES_PER_ENTRY: u64 = 28;
 /// The same for `tokenizer.json`: an upper estimate, not measured.
 const TOKENIZER_JSON_BYTES_PER_ENTRY: u64 = 256;
+/// Tables of a tokenizer that do not grow with its entries. Measured: 0.2 MiB.
+const TOKENIZER_BYTES: u64 = 512 << 10;
+/// Anonymous bytes for each entry of a tokenizer while it is built from GGUF: references into the file.
+const TOKENIZER_BUILD_BYTES_PER_ENTRY: u64 = 64;
+/// The same for `tokenizer.json`, whose whole text is read and parsed.
+const TOKENIZER_JSON_BUILD_BYTES_PER_ENTRY: u64 = 512;
 /// Touched stack and queues of one worker.
 const WORKER_BYTES: u64 = 256 << 10;
+/// Pages of the program and its libraries that running touches.
+const PROGRAM_BYTES: u64 = 14 << 20;
 
 /// Where the memory goes, itemised.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
     /// Items, largest first.
     pub items: Vec<LedgerItem>,
-    /// Sum of the anonymous items that stay.
+    /// Anonymous memory when the first token is out: the cache holds one block of each head, no buffer has grown.
+    #[serde(default)]
+    pub loaded_bytes: Bytes,
+    /// Sum of the anonymous items that stay, with every sequence's context full.
     pub steady_bytes: Bytes,
     /// Largest anonymous total at any time, loading included.
     pub peak_bytes: Bytes,
-    /// Mapped file pages while loading; the kernel can drop them, so they are not in the sums.
+    /// Mapped file pages that stay: the program's own.
+    #[serde(default)]
+    pub mapped_steady_bytes: Bytes,
+    /// Mapped file pages at most, while loading; the kernel can drop them, so they are not in the sums above.
     pub mapped_bytes: Bytes,
     /// What may be used.
     pub available_bytes: Bytes,
@@ -40,7 +60,8 @@ pub struct Ledger {
 /// One item of the ledger.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LedgerItem {
-    /// `weights`, `kv`, `activations`, `rope`, `state`, `tokenizer`, `process`, `source_mapping` or `mapped_rows`.
+    /// `weights`, `kv`, `activations`, `rope`, `state`, `tokenizer`, `process` and `loading`; mapped: `program`,
+    /// `header`, `source_mapping` and `mapped_rows`.
     pub name: String,
     /// The stage it belongs to; absent where all share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,18 +169,19 @@ impl StageDemand<'_> {
         let mut row_bytes = self.stage.work_bytes_per_row.0;
         let mut logits = 0;
         if let Some(spec) = self.stage.network {
-            // In f32, for each row: residual and normed; q, k and v; attention output; gate, up and their product.
+            // In f32, for each row: residual and normed; q, k, v and gates; attention output; gate, up and their product.
             let queries = spec.heads * spec.head_dim;
+            let gates = spec.head_gate.map_or(0, |_| spec.heads);
             let row = 2 * spec.hidden
                 + queries
                 + spec.kv_heads * (spec.head_dim + spec.value_dim)
+                + gates
                 + queries
                 + 3 * spec.ffn;
-            // The input of a product once more: values for float weights, 8-bit codes with scales for quantised ones.
             let widest = spec.hidden.max(spec.ffn).max(queries) as u64;
             row_bytes = row_bytes
                 .saturating_add((row as u64).saturating_mul(4))
-                .saturating_add(widest.saturating_mul(6));
+                .saturating_add(widest.saturating_mul(input_bytes(&self.held, &self.stage.tensors)));
             // For each sequence: logits and the sampler's candidates (token and weight).
             logits = (max_seqs as u64)
                 .saturating_mul(spec.vocab as u64)
@@ -190,7 +212,18 @@ impl StageDemand<'_> {
         (self.threads as u64).saturating_mul(WORKER_BYTES)
     }
 
-    /// Anonymous bytes of the stage.
+    /// Anonymous bytes of the stage after the first token: the cache holds a block of each head.
+    fn loaded(&self, max_seqs: usize, demand: &Demand<'_>) -> u64 {
+        let block = self
+            .kv_computed(kv::BLOCK, 1)
+            .min(self.kv(kv::BLOCK, max_seqs, demand.kv_headroom));
+        self.held
+            .bytes
+            .saturating_add(block.0)
+            .saturating_add(self.workers())
+    }
+
+    /// Anonymous bytes of the stage with everything full.
     fn peak(&self, first: usize, max_seqs: usize, demand: &Demand<'_>) -> u64 {
         [
             self.held.bytes,
@@ -227,10 +260,10 @@ impl StageDemand<'_> {
             ),
             item(
                 "source_mapping",
-                Bytes(self.held.largest_source),
+                largest_source(demand.card, &self.stage.tensors),
                 false,
                 format!(
-                    "pages of the mapped weight files ({} in all) while one tensor is laid out straight into its place; given back after each",
+                    "pages of the mapped weight files ({} in all) while one matrix is laid out straight into its place; given back after each",
                     demand.card.file_bytes
                 ),
             ),
@@ -357,28 +390,55 @@ impl<'a> Demand<'a> {
 
     /// Bytes for each entry of the tokenizer.
     fn tokenizer_entry(&self) -> u64 {
-        if self.card.tokenizer.kind == "tokenizer_json" {
-            TOKENIZER_JSON_BYTES_PER_ENTRY
-        } else {
-            TOKENIZER_BYTES_PER_ENTRY
+        match self.card.tokenizer.kind.as_str() {
+            "tokenizer_json" => TOKENIZER_JSON_BYTES_PER_ENTRY,
+            "spm" => TOKENIZER_SPM_BYTES_PER_ENTRY,
+            _ => TOKENIZER_BPE_BYTES_PER_ENTRY,
         }
     }
 
     fn tokenizer(&self) -> u64 {
-        (self.card.tokenizer.vocab as u64).saturating_mul(self.tokenizer_entry())
+        (self.card.tokenizer.vocab as u64)
+            .saturating_mul(self.tokenizer_entry())
+            .saturating_add(TOKENIZER_BYTES)
+    }
+
+    /// Bytes for each entry while the tokenizer is built.
+    fn tokenizer_build_entry(&self) -> u64 {
+        if self.card.tokenizer.kind == "tokenizer_json" {
+            TOKENIZER_JSON_BUILD_BYTES_PER_ENTRY
+        } else {
+            TOKENIZER_BUILD_BYTES_PER_ENTRY
+        }
+    }
+
+    /// Anonymous memory that only loading needs.
+    fn loading(&self) -> u64 {
+        (self.card.tokenizer.vocab as u64).saturating_mul(self.tokenizer_build_entry())
+    }
+
+    /// Bytes of the weight files outside their tensors.
+    fn header(&self) -> u64 {
+        let tensors = self
+            .card
+            .tensors
+            .iter()
+            .fold(0u64, |sum, tensor| sum.saturating_add(tensor.bytes.0));
+        self.card.file_bytes.0.saturating_sub(tensors)
     }
 
     /// All items for a context and a number of sequences, largest first.
     #[must_use]
     pub fn items(&self, context: usize, max_seqs: usize) -> Vec<LedgerItem> {
-        let shared = |name: &str, bytes: u64, because: String| LedgerItem {
+        let item = |name: &str, bytes: u64, anonymous, steady, because: String| LedgerItem {
             name: name.to_owned(),
             stage: None,
             bytes: Bytes(bytes),
-            anonymous: true,
-            steady: true,
+            anonymous,
+            steady,
             because,
         };
+        let shared = |name: &str, bytes: u64, because: String| item(name, bytes, true, true, because);
         let threads: usize = self.stages.iter().map(|stage| stage.threads).sum();
         let workers = self.sum(|stage| stage.workers());
         let mut items = vec![
@@ -386,19 +446,45 @@ impl<'a> Demand<'a> {
                 "tokenizer",
                 self.tokenizer(),
                 format!(
-                    "{} entries × {} bytes",
+                    "{} entries × {} bytes, and {} of tables",
                     self.card.tokenizer.vocab,
-                    self.tokenizer_entry()
+                    self.tokenizer_entry(),
+                    Bytes(TOKENIZER_BYTES)
                 ),
             ),
             shared(
                 "process",
                 self.process.0.saturating_add(workers.0),
                 format!(
-                    "{} for code and server, {threads} workers × {}",
+                    "{} for heap and server, {threads} workers × {}",
                     self.process,
                     Bytes(WORKER_BYTES)
                 ),
+            ),
+            item(
+                "loading",
+                self.loading(),
+                true,
+                false,
+                format!(
+                    "while the tokenizer is built, before any weight is read: {} entries × {} bytes",
+                    self.card.tokenizer.vocab,
+                    self.tokenizer_build_entry()
+                ),
+            ),
+            item(
+                "program",
+                PROGRAM_BYTES,
+                false,
+                true,
+                "pages of the program's own file and its libraries".to_owned(),
+            ),
+            item(
+                "header",
+                self.header(),
+                false,
+                false,
+                "pages of the weight files outside their tensors: names, numbers, vocabulary".to_owned(),
             ),
         ];
         for stage in &self.stages {
@@ -422,10 +508,11 @@ impl<'a> Demand<'a> {
                 .filter(|i| wanted(i))
                 .fold(0u64, |sum, i| sum.saturating_add(i.bytes.0))
         };
-        let steady = sum(&|i| i.anonymous && i.steady);
         Ledger {
-            steady_bytes: Bytes(steady),
-            peak_bytes: Bytes(sum(&|i| i.anonymous)),
+            loaded_bytes: self.loaded(max_seqs),
+            steady_bytes: Bytes(sum(&|i| i.anonymous && i.steady)),
+            peak_bytes: self.peak(context, max_seqs),
+            mapped_steady_bytes: Bytes(sum(&|i| !i.anonymous && i.steady)),
             mapped_bytes: Bytes(sum(&|i| !i.anonymous)),
             available_bytes: room.available,
             reserve_bytes: room.reserve,
@@ -433,17 +520,24 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// Largest anonymous total at any time. Weights are laid out straight from the mapped files, so loading needs no
-    /// anonymous memory beyond what stays.
+    /// Tokenizer and process, which neither stages nor sequences change.
+    fn fixed(&self) -> u64 {
+        self.tokenizer().saturating_add(self.process.0)
+    }
+
+    /// Anonymous memory after the first token.
+    fn loaded(&self, max_seqs: usize) -> Bytes {
+        let stages = self.sum(|stage| stage.loaded(max_seqs, self));
+        Bytes(stages.0.saturating_add(self.fixed()))
+    }
+
+    /// Largest anonymous total at any time: when everything is full, or while loading. Weights are laid out straight
+    /// from the mapped files, so of loading only the tokenizer's building needs memory that does not stay, and that is
+    /// over before the first weight.
     #[must_use]
     pub fn peak(&self, context: usize, max_seqs: usize) -> Bytes {
-        let stages = self.sum(|stage| stage.peak(context, max_seqs, self));
-        Bytes(
-            stages
-                .0
-                .saturating_add(self.tokenizer())
-                .saturating_add(self.process.0),
-        )
+        let full = self.sum(|stage| stage.peak(context, max_seqs, self));
+        Bytes(full.0.max(self.loading()).saturating_add(self.fixed()))
     }
 
     /// Whether a context with so many sequences fits into `room`, and each stage's cache into the size somebody set.
@@ -461,6 +555,54 @@ impl<'a> Demand<'a> {
 /// A context rounded up to whole blocks of the cache.
 fn rounded(context: usize) -> usize {
     context.checked_next_multiple_of(kv::BLOCK).unwrap_or(usize::MAX)
+}
+
+/// The input of a product once more: values for float weights, also rounded in pairs for BF16; 8-bit codes, scales and
+/// sums for quantised ones. Bytes for each value, in all the forms that the matrices as held need.
+fn input_bytes(held: &HeldWeights, tensors: &[&TensorFact]) -> u64 {
+    let vectors = tensors.iter().filter(|tensor| tensor.shape.len() < 2);
+    let vector_bytes: u64 = vectors
+        .map(|tensor| tensor.shape.iter().product::<u64>().saturating_mul(4))
+        .sum();
+    let (mut floats, mut pairs, mut codes) = (0, 0, 0);
+    for (&format, &bytes) in &held.by_format {
+        match format {
+            "BF16" => (floats, pairs) = (4, 2),
+            // Vectors are held as F32 whatever the matrices are.
+            "F32" if bytes <= vector_bytes => {}
+            "F32" | "F16" => floats = 4,
+            _ => codes = 3,
+        }
+    }
+    floats + pairs + codes
+}
+
+/// Tensors that are laid out as one matrix and so are mapped at the same time.
+const TOGETHER: [&[TensorRole]; 3] = [
+    &[TensorRole::Q, TensorRole::K, TensorRole::V, TensorRole::HeadGate],
+    &[TensorRole::Qkv, TensorRole::HeadGate],
+    &[TensorRole::Gate, TensorRole::Up],
+];
+
+/// Bytes in the files of the largest matrix as it is laid out: one tensor, or several that become one.
+fn largest_source(card: &ModelCard, tensors: &[&TensorFact]) -> Bytes {
+    let sizes: HashMap<&str, u64> = tensors
+        .iter()
+        .map(|tensor| (tensor.name.as_str(), tensor.bytes.0))
+        .collect();
+    let bytes = |role, layer| {
+        tensor_name(card.format, &card.family, role, layer)
+            .and_then(|name| sizes.get(name.as_str()).copied())
+            .unwrap_or(0)
+    };
+    let joined = (0..card.decoder.layers.len()).flat_map(|layer| {
+        TOGETHER.map(|roles| {
+            roles
+                .iter()
+                .fold(0u64, |sum, &role| sum.saturating_add(bytes(role, layer)))
+        })
+    });
+    Bytes(joined.chain(sizes.values().copied()).max().unwrap_or(0))
 }
 
 /// The largest number in `1..=limit` that `fits`, given that fitting never comes back once lost.
@@ -493,54 +635,4 @@ fn distinct_ropes(network: Option<&DecoderSpec>) -> Vec<&RopeSpec> {
         }
     }
     ropes
-}
-
-/// What may be used and what of it stays free.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
-    /// What may be used.
-    pub available: Bytes,
-    /// What of it stays free for the system.
-    pub reserve: Bytes,
-    /// What the class wants to keep free, where that is more than half of all there is.
-    pub wanted_reserve: Option<Bytes>,
-}
-
-impl Room {
-    /// What the plan may hold.
-    #[must_use]
-    pub fn usable(&self) -> Bytes {
-        Bytes(self.available.0.saturating_sub(self.reserve.0))
-    }
-}
-
-/// What may be used and what of it stays free. `credit` is what will be freed before loading; `kept` says that a
-/// person set the reserve, which is then kept as it is.
-#[must_use]
-pub fn room(
-    hardware: &crate::probe::Hardware,
-    policy: &Policy,
-    limit: Option<Bytes>,
-    kept: bool,
-    credit: Bytes,
-) -> Room {
-    let memory = &hardware.memory;
-    let credited = memory.available_bytes.0.saturating_add(credit.0);
-    let mut available = Bytes(credited.min(memory.total_bytes.0.max(memory.available_bytes.0)));
-    // Above the soft limit the kernel slows the whole group down, so it bounds the plan like a hard one.
-    for bound in [memory.soft_limit_bytes, limit].into_iter().flatten() {
-        available = available.min(bound);
-    }
-    let share = policy.reserve_share.clamp(0.0, 0.9);
-    let wanted = policy
-        .reserve_bytes
-        .max(Bytes((available.0 as f64 * share) as u64));
-    // On a very small machine the class's reserve would leave nothing: at most half of what there is.
-    let most = if kept { available } else { Bytes(available.0 / 2) };
-    let reserve = wanted.min(most);
-    Room {
-        available,
-        reserve,
-        wanted_reserve: (!kept && reserve < wanted).then_some(wanted),
-    }
 }

@@ -14,6 +14,7 @@ pub mod knobs;
 pub mod memory;
 pub mod nodes;
 pub mod refuse;
+pub mod room;
 pub mod server;
 pub mod stages;
 pub mod teams;

@@ -57,7 +57,7 @@ impl Shortage {
             .ledger
             .items
             .iter()
-            .filter(|item| item.anonymous && item.bytes.0 > 0)
+            .filter(|item| item.anonymous && item.steady && item.bytes.0 > 0)
             .map(|item| format!("{} {}", item.label(several), item.bytes))
             .collect();
         listed.join(", ")

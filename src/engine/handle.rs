@@ -16,8 +16,11 @@ use super::pipeline::Line;
 use super::session::Order;
 use super::status::Status;
 use super::text::{ChatTemplate, Tokenizer};
-use super::{Effective, Event, Request};
-use crate::base::{Code, Problem};
+use super::{Effective, EffectiveStage, Event, Request};
+use crate::base::{Bytes, Code, Problem};
+use crate::plan::{EffectiveItem, EffectiveMemory, EffectiveModel};
+use crate::sys::memory::heap_in_use;
+use crate::sys::process_memory;
 
 /// Most stop texts of one request.
 const MAX_STOPS: usize = 64;
@@ -66,6 +69,8 @@ struct Inner {
     tokenizer: Arc<Tokenizer>,
     chat_template: Option<Arc<ChatTemplate>>,
     facts: ModelFacts,
+    opened: EffectiveModel,
+    tokenizer_bytes: Option<Bytes>,
     request_timeout: Option<Duration>,
     next_id: AtomicU64,
     cancels: Mutex<HashMap<u64, Weak<AtomicBool>>>,
@@ -86,6 +91,10 @@ pub struct Parts {
     pub chat_template: Option<Arc<ChatTemplate>>,
     /// What is served.
     pub facts: ModelFacts,
+    /// What was opened.
+    pub opened: EffectiveModel,
+    /// Heap that the tokenizer took, where it is counted.
+    pub tokenizer_bytes: Option<Bytes>,
     /// Longest a request may take in all; `None` = no limit.
     pub request_timeout: Option<Duration>,
 }
@@ -101,6 +110,8 @@ impl Handle {
             tokenizer: parts.tokenizer,
             chat_template: parts.chat_template,
             facts: parts.facts,
+            opened: parts.opened,
+            tokenizer_bytes: parts.tokenizer_bytes,
             request_timeout: parts.request_timeout,
             next_id: AtomicU64::new(1),
             cancels: Mutex::default(),
@@ -183,8 +194,24 @@ impl Handle {
             )
         })??;
         Ok(Effective {
+            model: self.0.opened.clone(),
+            memory: memory(&stage, self.0.tokenizer_bytes)?,
             stages: [(self.0.stage_name.clone(), stage)].into(),
+            server: None,
+            deadlines: None,
         })
+    }
+
+    /// Requests that may wait beyond those running.
+    #[must_use]
+    pub fn max_queue(&self) -> usize {
+        self.0.line.max_in_flight().saturating_sub(self.0.facts.max_seqs)
+    }
+
+    /// Longest a request may take in all; `None` = no limit.
+    #[must_use]
+    pub fn request_timeout(&self) -> Option<Duration> {
+        self.0.request_timeout
     }
 
     /// Takes no more requests, fails those that wait, gives running answers `grace` to finish, then ends the thread.
@@ -215,6 +242,36 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.shutdown(Duration::ZERO);
     }
+}
+
+/// The process's memory, and what of it is known by item.
+fn memory(stage: &EffectiveStage, tokenizer: Option<Bytes>) -> Result<EffectiveMemory, Problem> {
+    let seen = process_memory::tree()?;
+    let vectors = stage.tensors.iter().filter(|tensor| tensor.kernel.is_none());
+    let vectors: u64 = vectors.map(|tensor| tensor.bytes.0).sum();
+    let mut known = vec![
+        ("weights", Bytes(stage.weight_resident_bytes.0 + vectors)),
+        ("kv", stage.kv_resident_bytes),
+        ("activations", stage.activation_bytes),
+        ("rope", stage.rope_bytes),
+    ];
+    known.extend(tokenizer.map(|bytes| ("tokenizer", bytes)));
+    let sum: u64 = known.iter().map(|(_, bytes)| bytes.0).sum();
+    known.push(("process", Bytes(seen.anonymous.0.saturating_sub(sum))));
+    Ok(EffectiveMemory {
+        anonymous_bytes: seen.anonymous,
+        file_bytes: seen.file,
+        shared_bytes: seen.shared,
+        peak_bytes: seen.peak,
+        heap_bytes: heap_in_use(),
+        items: known
+            .into_iter()
+            .map(|(name, bytes)| EffectiveItem {
+                name: name.to_owned(),
+                bytes,
+            })
+            .collect(),
+    })
 }
 
 /// Refuses what cannot succeed.

@@ -102,6 +102,11 @@ impl KvCache {
         )
     }
 
+    /// The memory of keys and values.
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+        self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values])
+    }
+
     /// Slots each layer has for a sequence.
     #[must_use]
     pub fn tokens_by_layer(&self) -> Vec<usize> {

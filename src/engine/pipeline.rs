@@ -53,6 +53,12 @@ impl Line {
         }
     }
 
+    /// Most requests at once, running and waiting.
+    #[must_use]
+    pub fn max_in_flight(&self) -> usize {
+        self.max_in_flight
+    }
+
     fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,9 +11,10 @@ use super::pipeline::{self, Line};
 use super::stage::Stage;
 use super::stages::DecoderStage;
 use super::text::{ChatTemplate, Tokenizer};
-use crate::base::{Code, Problem};
+use crate::base::{Bytes, Code, Problem};
 use crate::model::weights::Weights;
-use crate::plan::Plan;
+use crate::plan::{EffectiveModel, Plan};
+use crate::sys::memory::heap_in_use;
 
 /// The stage of a language model.
 pub const DECODER: &str = "decoder";
@@ -45,7 +46,11 @@ pub fn start(
             "make the plan again from the model; a plan read back from a file has none",
         )
     })?;
+    let heap = heap_in_use();
     let tokenizer = Arc::new(Tokenizer::open(card, &weights)?);
+    let tokenizer_bytes = heap
+        .zip(heap_in_use())
+        .map(|(before, after)| Bytes(after.0.saturating_sub(before.0)));
     let chat_template = match ChatTemplate::new(card.chat_template.as_deref(), &card.family, &tokenizer) {
         Ok(template) => Some(Arc::new(template)),
         // A shipped template that does not compile is a fault; none at all is a fact the server tells.
@@ -69,6 +74,17 @@ pub fn start(
         context_train: card.context_train,
         max_seqs: stage_plan.max_seqs,
         stop_ids: tokenizer.roles().stop.clone(),
+    };
+    let opened = EffectiveModel {
+        name: facts.name.clone(),
+        family: facts.family.clone(),
+        files: weights.files().to_vec(),
+        chat_template: match (&card.chat_template, weights.chat_template()) {
+            (None, _) => "family",
+            (Some(used), Some(own)) if used == own => "model",
+            (Some(_), _) => "pinned",
+        }
+        .to_owned(),
     };
     let timeout = plan.server.request_timeout_ms.0;
     let line = Arc::new(Line::new(
@@ -126,6 +142,8 @@ pub fn start(
         tokenizer,
         chat_template,
         facts,
+        opened,
+        tokenizer_bytes,
         request_timeout: (timeout > 0).then(|| std::time::Duration::from_millis(timeout)),
     }))
 }

@@ -11,10 +11,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::{Decided, Ready, start};
-use crate::base::{Code, Problem, Problems};
+use crate::base::{Code, Problem, Problems, Severity};
 use crate::config::Secret;
 use crate::fetch::{Cache, ModelRef, Progress};
 use crate::model;
+use crate::plan::readback;
 use crate::server::{self, ServerOptions, ServerState};
 use crate::sys::limits;
 
@@ -56,6 +57,7 @@ pub fn serve(
         ..ServerOptions::default()
     };
     let state = ServerState::new(&decided.plan, options)?;
+    state.bound_to(address);
     let loaded = Arc::new(AtomicBool::new(false));
     let stop = runtime.block_on(async { signals(Arc::clone(&loaded)) })?;
     let serving = {
@@ -69,15 +71,24 @@ pub fn serve(
             .await
         })
     };
-    let ready = match fetch_and_start(decided, model, progress) {
+    let mut ready = match fetch_and_start(decided, model, progress) {
         Ok(ready) => ready,
         Err(problem) => {
             state.set_failed(problem.clone());
             return Err(problem.into());
         }
     };
+    if let Some(phases) = ready.effective.deadlines {
+        state.started(phases);
+    }
+    ready.effective = state.effective(&ready.handle)?;
+    ready.differences = readback::compare(&ready.decided.plan, &ready.effective);
     if strict && !ready.differences.is_empty() {
-        return Err(Problems(ready.differences));
+        let mut errors = ready.differences;
+        for problem in &mut errors {
+            problem.severity = Severity::Error;
+        }
+        return Err(Problems(errors));
     }
     // First ready, then announced: whoever reads the announcement may ask at once.
     loaded.store(true, Ordering::Relaxed);

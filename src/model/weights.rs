@@ -6,7 +6,7 @@
 //! files, never rewrite them in place.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::card::{ModelCard, ModelFormat, TensorType};
@@ -23,6 +23,8 @@ pub struct Weights {
     maps: Vec<Arc<Mapping>>,
     tensors: HashMap<String, Located>,
     gguf: Option<Gguf>,
+    files: Vec<PathBuf>,
+    chat_template: Option<String>,
 }
 
 /// Where a tensor lies.
@@ -124,7 +126,25 @@ impl Weights {
                 },
             );
         }
-        Ok(Self { maps, tensors, gguf })
+        Ok(Self {
+            maps,
+            tensors,
+            gguf,
+            files: now.files,
+            chat_template: now.chat_template,
+        })
+    }
+
+    /// The files that are mapped.
+    #[must_use]
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// The chat template that the files hold, if they hold one.
+    #[must_use]
+    pub fn chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
     }
 
     /// The tensor of this name in the file, or `None`.

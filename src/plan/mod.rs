@@ -7,6 +7,7 @@ pub mod diff;
 pub mod document;
 pub mod effective;
 pub mod explain;
+pub mod knobs;
 pub mod readback;
 pub mod settle;
 pub mod summary;
@@ -20,7 +21,10 @@ pub use crate::base::Dtype;
 use crate::base::{Bytes, CpuSet, KeyPath, Millis, Problem};
 pub use crate::derive::{Ledger, LedgerItem};
 use crate::model::ModelCard;
-pub use effective::{Effective, EffectiveStage};
+pub use effective::{
+    Effective, EffectiveDeadlines, EffectiveItem, EffectiveMemory, EffectiveModel, EffectivePages,
+    EffectiveServer, EffectiveStage, EffectiveTensor,
+};
 pub use explain::{Explanation, Origin};
 
 /// Version of the JSON form of [`Plan`].

@@ -163,6 +163,18 @@ fn explain_ledger(book: &mut Book, ledger: &Ledger, because: &str) {
         listed.join(" + ")
     };
     book.note(
+        "memory.loaded_bytes",
+        &ledger.loaded_bytes,
+        "memory.ledger",
+        "weights, tokenizer, process and the first block of the cache; the rest is touched as sequences grow",
+    );
+    book.note(
+        "memory.mapped_steady_bytes",
+        &ledger.mapped_steady_bytes,
+        "memory.ledger",
+        "the program's own pages; the weight files are given back once they are laid out",
+    );
+    book.note(
         "memory.steady_bytes",
         &ledger.steady_bytes,
         "memory.ledger",
@@ -173,8 +185,8 @@ fn explain_ledger(book: &mut Book, ledger: &Ledger, because: &str) {
         &ledger.peak_bytes,
         "memory.ledger",
         format!(
-            "at any time, loading included: {}; weights are laid out straight from the mapped files, so no second copy exists",
-            listed(false)
+            "at any time, loading included: {}; weights are laid out straight from the mapped files, so no second copy exists, and what building the tokenizer needs is given back before",
+            listed(true)
         ),
     );
     book.note(

@@ -59,7 +59,7 @@ impl Plan {
             .memory
             .items
             .iter()
-            .filter(|item| item.anonymous && item.bytes.0 > 0)
+            .filter(|item| item.anonymous && item.steady && item.bytes.0 > 0)
             .map(|item| Line {
                 key: item.label(several),
                 value: item.bytes.to_string(),

@@ -1,17 +1,13 @@
 //! Plan: settling, explanations, documents, readback.
 
-use std::collections::BTreeMap;
-
 use proptest::prelude::*;
 
-use super::effective::{Effective, EffectiveStage};
 use super::*;
 use crate::base::Code;
 use crate::config::{self, Sources};
 use crate::derive::samples::random::{some_asked, some_machine, some_shape};
 use crate::derive::samples::{Shape, card, pin, plain, policy, qwen_like};
 use crate::derive::{Asked, DECODER, Options, decide};
-use crate::model::kv;
 
 fn planned(asked: &Asked) -> Plan {
     let draft = decide(
@@ -170,76 +166,6 @@ fn a_profile_made_of_a_plan_pins_its_values() {
         pinned,
         serde_json::json!({"stages": {"decoder": {"max_seqs": 2}}})
     );
-}
-
-fn as_planned(plan: &Plan) -> Effective {
-    let stage = &plan.stages[DECODER];
-    let spec = &plan.model.card.as_ref().unwrap().decoder;
-    Effective {
-        stages: BTreeMap::from([(
-            DECODER.to_owned(),
-            EffectiveStage {
-                threads: stage.threads,
-                worker_cpus: stage.cpus.iter().map(|cpu| CpuSet::range(cpu, cpu)).collect(),
-                kernels: "x86_64-avx2".to_owned(),
-                dtype: stage.dtype,
-                weight_path: stage.weight_path.clone(),
-                kv_dtype: stage.kv_dtype,
-                context: stage.context,
-                max_seqs: stage.max_seqs,
-                kv_bytes: stage.kv_bytes,
-                kv_tokens_by_layer: kv::slots_by_layer(spec, stage.context, stage.prefill_batch),
-                prefill_batch: stage.prefill_batch,
-                huge_pages: stage.huge_pages,
-                weight_bytes_by_format: BTreeMap::new(),
-            },
-        )]),
-    }
-}
-
-#[test]
-fn readback_is_silent_when_all_is_as_planned_and_names_each_difference() {
-    let plan = planned(&nothing());
-    assert_eq!(readback::compare(&plan, &as_planned(&plan)), []);
-    type Change = fn(&mut EffectiveStage);
-    let changes: [(&str, Change); 12] = [
-        ("threads", |s| s.threads += 1),
-        ("cpus", |s| s.worker_cpus[0] = CpuSet::range(0, 7)),
-        ("cpus", |s| s.worker_cpus.truncate(1)),
-        ("dtype", |s| s.dtype = Dtype::Bf16),
-        ("weight_path", |s| s.weight_path = "other".to_owned()),
-        ("kv_dtype", |s| s.kv_dtype = Dtype::F32),
-        ("context", |s| s.context -= 1),
-        ("context", |s| s.kv_tokens_by_layer[3] = 1),
-        ("max_seqs", |s| s.max_seqs = 1),
-        ("kv_bytes", |s| s.kv_bytes.0 -= 1),
-        ("prefill_batch", |s| s.prefill_batch = 1),
-        ("huge_pages", |s| s.huge_pages = !s.huge_pages),
-    ];
-    for (knob, change) in changes {
-        let mut effective = as_planned(&plan);
-        change(effective.stages.get_mut(DECODER).unwrap());
-        let found = readback::compare(&plan, &effective);
-        assert_eq!(found.len(), 1, "{knob}: {found:?}");
-        assert!(
-            found[0].code == Code::ReadbackMismatch
-                && found[0].what.contains(&format!("stages.decoder.{knob}`"))
-        );
-    }
-    assert_eq!(readback::compare(&plan, &Effective::default()).len(), 1);
-    let mut more = as_planned(&plan);
-    let extra = more.stages[DECODER].clone();
-    more.stages.insert("talker".to_owned(), extra);
-    assert_eq!(readback::compare(&plan, &more).len(), 1);
-}
-
-#[test]
-fn readback_of_kernels_above_a_cap_is_a_difference() {
-    let mut asked = nothing();
-    asked.decoder().isa_cap = Some(pin("stages.decoder.isa_cap", "scalar".to_owned()));
-    let plan = planned(&asked);
-    let found = readback::compare(&plan, &as_planned(&plan));
-    assert!(found.len() == 1 && found[0].what.contains("isa_cap"), "{found:?}");
 }
 
 #[test]

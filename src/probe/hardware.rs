@@ -292,6 +292,9 @@ pub struct Memory {
     pub total_bytes: Bytes,
     /// What may still be used: MemAvailable, and every limit less its use plus reclaimable file cache.
     pub available_bytes: Bytes,
+    /// The same without the limits of control groups: what the machine itself has left. Absent in older files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_available_bytes: Option<Bytes>,
     /// The tightest hard limit below the total.
     pub limit_bytes: Option<Bytes>,
     /// The file that says so.

@@ -51,6 +51,7 @@ pub fn memory(
             "mount /proc, or pass a saved machine with `--hardware FILE`",
         ));
     }
+    let mut system = available;
     let mut limit: Option<(u64, String)> = None;
     let mut soft: Option<u64> = None;
     for bound in groups
@@ -73,10 +74,11 @@ pub fn memory(
             (available, source) = (left, bound.source);
         }
     }
-    if let Some(left) = node_bound(nodes, &allowed)
-        && left < available
-    {
-        (available, source) = (left, format!("NUMA nodes {allowed}"));
+    if let Some(left) = node_bound(nodes, &allowed) {
+        system = system.min(left);
+        if left < available {
+            (available, source) = (left, format!("NUMA nodes {allowed}"));
+        }
     }
     if let Some((bytes, file)) = &limit {
         warnings.push(
@@ -92,6 +94,7 @@ pub fn memory(
     Memory {
         total_bytes: Bytes(total),
         available_bytes: Bytes(available),
+        system_available_bytes: Some(Bytes(system)),
         limit_bytes: limit.as_ref().map(|(bytes, _)| Bytes(*bytes)),
         limit_source: limit.map(|(_, file)| file),
         soft_limit_bytes: soft.map(Bytes),

@@ -81,7 +81,7 @@ pub async fn plan(State(state): Shared) -> Response {
 /// `GET /v1/edge/effective`
 pub async fn effective(State(state): Shared) -> Result<Response, ApiError> {
     let handle = state.ready()?.clone();
-    let effective = blocking(move || Ok(handle.effective()?)).await?;
+    let effective = blocking(move || Ok(state.effective(&handle)?)).await?;
     Ok(Json(effective).into_response())
 }
 

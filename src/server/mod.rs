@@ -64,6 +64,10 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Problem> {
+    match listener.local_addr() {
+        Ok(address) => state.bound_to(address),
+        Err(error) => tracing::warn!(%error, "the system does not say where the server listens"),
+    }
     let service = TowerToHyperService::new(app(&state)?);
     let (stop, stopping) = watch::channel(false);
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));

@@ -5,17 +5,19 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::auth::Key;
 use super::body::Bodies;
 use super::errors::ApiError;
+use super::{HEADER_TIMEOUT, MAX_CONNECTIONS, WRITE_TIMEOUT};
 use crate::base::{Bytes, Code, Millis, Problem};
 use crate::engine::Handle;
 use crate::observe::metrics::HttpCounters;
-use crate::plan::{Plan, SamplingPlan, ServerPlan};
+use crate::plan::{Effective, EffectiveDeadlines, EffectiveServer, Plan, SamplingPlan, ServerPlan};
 
 /// What the plan does not hold.
 #[derive(Clone, Debug, Default)]
@@ -53,6 +55,8 @@ pub struct ServerState {
     pub(super) key: Option<Key>,
     pub(super) cors_origins: Vec<String>,
     handle: OnceLock<Handle>,
+    bound: OnceLock<SocketAddr>,
+    started: OnceLock<EffectiveDeadlines>,
     failure: OnceLock<Problem>,
     stopping: AtomicBool,
     ids: AtomicU64,
@@ -94,6 +98,8 @@ impl ServerState {
             key,
             cors_origins: options.cors_origins,
             handle: OnceLock::new(),
+            bound: OnceLock::new(),
+            started: OnceLock::new(),
             failure: OnceLock::new(),
             stopping: AtomicBool::new(false),
             ids: AtomicU64::new(0),
@@ -112,6 +118,46 @@ impl ServerState {
                 "an engine is already being served",
                 "restart the server to serve another",
             )
+        })
+    }
+
+    /// Where the listening socket is bound. Only the first call counts: there is one socket.
+    pub fn bound_to(&self, address: SocketAddr) {
+        self.bound.get_or_init(|| address);
+    }
+
+    /// What the phases of the start took. Only the first call counts.
+    pub fn started(&self, phases: EffectiveDeadlines) {
+        self.started.get_or_init(|| phases);
+    }
+
+    /// What `engine` and this server really use.
+    ///
+    /// # Errors
+    /// As [`Handle::effective`].
+    pub fn effective(&self, engine: &Handle) -> Result<Effective, Problem> {
+        let millis = |time: Duration| Millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let server = self.bound.get().map(|bound| EffectiveServer {
+            host: bound.ip().to_string(),
+            port: bound.port(),
+            api_key_required: self.key.is_some(),
+            max_queue: engine.max_queue(),
+            max_body_bytes: Bytes(self.max_body() as u64),
+            read_timeout_ms: self.plan.read_timeout_ms,
+            request_timeout_ms: engine.request_timeout().map_or(Millis(0), millis),
+            default_max_tokens: self.plan.default_max_tokens,
+            sampling: Some(self.sampling),
+            header_timeout_ms: millis(HEADER_TIMEOUT),
+            write_timeout_ms: millis(WRITE_TIMEOUT),
+            max_connections: MAX_CONNECTIONS,
+        });
+        Ok(Effective {
+            server,
+            deadlines: self.started.get().map(|phases| EffectiveDeadlines {
+                shutdown_ms: Some(self.shutdown_grace),
+                ..*phases
+            }),
+            ..engine.effective()?
         })
     }
 

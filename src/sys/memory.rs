@@ -116,6 +116,46 @@ impl Region {
         self.huge_pages
     }
 
+    /// Its addresses.
+    #[must_use]
+    pub fn range(&self) -> std::ops::Range<usize> {
+        let start = self.start.as_ptr().addr();
+        start..start + self.len
+    }
+
+    /// Bytes that are resident now, by `mincore`, at most the region's length.
+    ///
+    /// # Errors
+    /// `probe_failed` when the kernel does not answer.
+    pub fn resident(&self) -> Result<Bytes, Problem> {
+        let page = rustix::param::page_size();
+        // One byte for each page; asked in pieces, so that the answer for a large cache stays small.
+        let mut answer = [0u8; 4096];
+        let mut pages = 0u64;
+        for first in (0..self.mapped).step_by(page * answer.len()) {
+            let bytes = (self.mapped - first).min(page * answer.len());
+            // SAFETY: page-aligned part of our own mapping; `answer` has a byte for each of its pages.
+            let status = unsafe {
+                libc::mincore(
+                    self.start.as_ptr().add(first).cast::<c_void>(),
+                    bytes,
+                    answer.as_mut_ptr(),
+                )
+            };
+            if status != 0 {
+                let error = std::io::Error::last_os_error();
+                return Err(Problem::new(
+                    Code::ProbeFailed,
+                    format!("the system does not say which pages are resident (mincore): {error}"),
+                    "report this with the kernel's version",
+                ));
+            }
+            let asked = bytes.div_ceil(page);
+            pages += answer[..asked].iter().filter(|&&flags| flags & 1 == 1).count() as u64;
+        }
+        Ok(Bytes((pages * page as u64).min(self.len as u64)))
+    }
+
     /// The bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -153,6 +193,20 @@ impl Drop for Region {
             tracing::error!(%error, bytes = self.mapped, "could not return a memory region");
         }
     }
+}
+
+/// Bytes of the heap that are in use, over all arenas and with large blocks that have mappings of their own; `None`
+/// where the C library does not count them.
+#[must_use]
+pub fn heap_in_use() -> Option<Bytes> {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: takes no pointer; may be called at any time.
+        let counts = unsafe { libc::mallinfo2() };
+        Some(Bytes((counts.uordblks + counts.hblkhd) as u64))
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    None
 }
 
 /// Returns free heap memory to the system. Does nothing where the C library has no such call.

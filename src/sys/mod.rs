@@ -11,5 +11,6 @@ pub mod limits;
 pub mod mapping;
 pub mod memory;
 pub mod nvml;
+pub mod pages;
 pub mod process_memory;
 pub mod startup;

@@ -29,6 +29,8 @@ fn start(mut stage: Alphabet, max_queue: usize, timeout: Option<Duration>) -> Ha
             stop_ids: tokenizer.roles().stop.clone(),
         },
         tokenizer,
+        opened: EffectiveModel::default(),
+        tokenizer_bytes: None,
         request_timeout: timeout,
     })
 }

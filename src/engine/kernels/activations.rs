@@ -8,6 +8,7 @@ use half::bf16;
 
 use super::Kernels;
 use super::layout::{GROUP, Packing};
+use crate::base::Bytes;
 use crate::engine::team::Team;
 use crate::model::card::TensorType;
 
@@ -197,6 +198,12 @@ impl Activations {
         }
     }
 
+    /// Bytes of the buffers as they have grown.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.panels.iter().map(Panel::bytes).sum::<usize>() as u64)
+    }
+
     pub(super) fn panels(&self) -> &[Panel] {
         &self.panels[..self.used]
     }
@@ -224,6 +231,17 @@ fn panel_width(left: usize) -> usize {
 }
 
 impl Panel {
+    fn bytes(&self) -> usize {
+        let folds: usize = self.folds.iter().map(|fold| fold.values.capacity()).sum();
+        let words = self.values.capacity()
+            + self.pairs.capacity()
+            + self.scales.capacity()
+            + self.sums.capacity()
+            + self.half_sums.capacity()
+            + folds;
+        words * 4 + self.codes.capacity()
+    }
+
     fn fill(&mut self, kernels: &Kernels, rows: &[f32], cols: usize, needs: Needs, quantised: bool) {
         let width = self.width;
         if needs.floats() {

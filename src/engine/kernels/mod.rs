@@ -71,6 +71,8 @@ pub struct Kernels {
     dot: fn(&Run<'_>, &mut [f32]),
     /// The inner loop of attention.
     accumulate: fn(&attention::Accumulate<'_>, &mut [f32]),
+    /// The table whose products serve all types but BF16, where that is another one.
+    extends: Option<&'static str>,
     /// Whether `dot` reads activations that meet BF16 weights rounded to BF16, two columns to a word.
     bf16_pairs: bool,
     /// Element-wise functions.
@@ -139,6 +141,15 @@ impl Kernels {
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Name of the table whose product multiplies weights of this type, when this table is in use.
+    #[must_use]
+    pub fn product_of(&self, dtype: TensorType) -> &'static str {
+        match self.extends {
+            Some(base) if dtype != TensorType::BF16 => base,
+            _ => self.name,
+        }
     }
 }
 

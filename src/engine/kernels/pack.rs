@@ -238,6 +238,20 @@ impl PackedMatrix {
         formats
     }
 
+    /// Type, rows and bytes held of each part, in order, tiles filled up; for read-back.
+    pub fn parts(&self) -> impl Iterator<Item = (TensorType, usize, Bytes)> {
+        self.segments.iter().map(|segment| {
+            let bytes = segment.tiles() * segment.tile_bytes;
+            (segment.dtype, segment.rows, Bytes(bytes as u64))
+        })
+    }
+
+    /// The memory that holds it.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
     /// What a multiplication with this matrix needs of its input; join several with [`Needs::and`].
     #[must_use]
     pub fn needs(&self) -> Needs {

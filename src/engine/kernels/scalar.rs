@@ -19,6 +19,7 @@ pub(super) fn table() -> Kernels {
         cap: "scalar",
         dot,
         accumulate,
+        extends: None,
         bf16_pairs: false,
         vector: Vector {
             quantise: vector::quantise,

@@ -5,13 +5,14 @@
 //! into passes, and however many threads work. The residual stream is f32. The maths is in `docs/concepts/decoder.md`.
 
 use super::load::Loader;
-use crate::base::{Code, Problem};
+use crate::base::{Bytes, Code, Problem};
 use crate::engine::kernels::{Activations, AttentionInput, AttentionSpec, Kernels, PackedMatrix};
 use crate::engine::kv_cache::KvCache;
 use crate::engine::nn::rope::RopeRows;
 use crate::engine::team::Team;
 use crate::model::card::{AttentionKind, DecoderSpec, GateActivation};
 use crate::model::families::TensorRole;
+use crate::sys::memory::Region;
 
 /// Where a row of a pass stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,10 +156,13 @@ impl Body {
     /// Whether huge pages were asked for on every matrix.
     #[must_use]
     pub fn huge_pages(&self) -> bool {
-        self.layers.iter().all(|layer| {
-            [&layer.qkv, &layer.attention_out, &layer.gate_up, &layer.down]
-                .into_iter()
-                .all(PackedMatrix::huge_pages)
+        self.regions().all(Region::huge_pages)
+    }
+
+    /// The memory of every matrix.
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+        self.layers.iter().flat_map(|layer| {
+            [&layer.qkv, &layer.attention_out, &layer.gate_up, &layer.down].map(PackedMatrix::region)
         })
     }
 
@@ -219,9 +223,9 @@ impl Body {
         }
         let mut tokens = places.len();
         let hidden = spec.hidden;
-        x.resize(tokens * hidden, 0.0);
+        fit(x, tokens * hidden);
         by_rows(team, x, hidden, tokens, fill);
-        normed.resize(tokens * hidden, 0.0);
+        fit(normed, tokens * hidden);
         let (heads, dim) = (spec.heads, spec.head_dim);
         let (q_width, k_width) = (heads * dim, spec.kv_heads * dim);
         for (index, layer) in self.layers.iter().enumerate() {
@@ -229,7 +233,7 @@ impl Body {
             let stride = layer.qkv.rows();
             kernels.rms_norm(team, x, &layer.attention_norm, spec.norm_eps, normed);
             input.load(kernels, team, normed, tokens, hidden, layer.qkv.needs());
-            qkv.resize(tokens * stride, 0.0);
+            fit(qkv, tokens * stride);
             kernels.linear(team, &layer.qkv, input, qkv);
             let rope = &ropes[layer.rope];
             by_rows(team, qkv, stride, tokens, &|row, out| {
@@ -274,7 +278,7 @@ impl Body {
                 window: layer.window,
                 scale: spec.attention_scale,
             };
-            attended.resize(tokens * q_width, 0.0);
+            fit(attended, tokens * q_width);
             kernels.attention(team, &attention, &inputs, qkv, stride, attended);
             if let Some(activation) = spec.head_gate {
                 gate_heads(activation, qkv, stride, attended, heads, dim);
@@ -292,9 +296,9 @@ impl Body {
 
             kernels.rms_norm(team, x, &layer.ffn_norm, spec.norm_eps, normed);
             input.load(kernels, team, normed, tokens, hidden, layer.gate_up.needs());
-            gate_up.resize(tokens * 2 * spec.ffn, 0.0);
+            fit(gate_up, tokens * 2 * spec.ffn);
             kernels.linear(team, &layer.gate_up, input, gate_up);
-            activated.resize(tokens * spec.ffn, 0.0);
+            fit(activated, tokens * spec.ffn);
             kernels.gated(team, spec.activation, gate_up, spec.ffn, activated);
             input.load(kernels, team, activated, tokens, spec.ffn, layer.down.needs());
             kernels.linear(team, &layer.down, input, normed);
@@ -381,6 +385,26 @@ impl BodyBuffers {
     }
 }
 
+impl BodyBuffers {
+    /// Bytes of the buffers as they have grown, and of the rotations of a pass.
+    #[must_use]
+    pub fn bytes(&self) -> (Bytes, Bytes) {
+        let values = [
+            &self.x,
+            &self.normed,
+            &self.qkv,
+            &self.attended,
+            &self.gate_up,
+            &self.activated,
+        ];
+        let buffers: usize = values.into_iter().map(Vec::capacity).sum::<usize>() * size_of::<f32>()
+            + self.runs.capacity() * size_of::<Run>()
+            + self.seen.capacity();
+        let ropes: u64 = self.ropes.iter().map(|rope| rope.bytes().0).sum();
+        (Bytes(buffers as u64 + self.input.bytes().0), Bytes(ropes))
+    }
+}
+
 /// Every kind of rotation in the network once, in order of first use.
 fn distinct_ropes(spec: &DecoderSpec) -> Vec<RopeRows> {
     let mut ropes: Vec<RopeRows> = Vec::new();
@@ -449,6 +473,12 @@ fn gate_heads(
             }
         }
     }
+}
+
+/// Gives a buffer this length; room beyond it is never taken, so that what was planned for is what is held.
+pub(super) fn fit(buffer: &mut Vec<f32>, length: usize) {
+    buffer.reserve_exact(length.saturating_sub(buffer.len()));
+    buffer.resize(length, 0.0);
 }
 
 /// Moves the wanted rows to the front and drops the others; returns how many.

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::Row;
-use super::body::{Body, BodyBuffers, Place};
-use super::load::{Held, Loader, OnProgress};
+use super::body::{Body, BodyBuffers, Place, fit};
+use super::load::{Held, HeldTensor, Loader, OnProgress};
 use crate::base::{Bytes, Code, Problem};
 use crate::engine::kernels::{Activations, Kernels, PackedMatrix};
 use crate::engine::kv_cache::KvCache;
@@ -15,6 +15,7 @@ use crate::engine::team::Team;
 use crate::model::card::{DecoderSpec, ModelCard};
 use crate::model::families::TensorRole;
 use crate::model::weights::Weights;
+use crate::sys::memory::Region;
 
 /// A loaded decoder: weights only, no state.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub struct Decoder {
     head: Option<PackedMatrix>,
     body: Body,
     format_bytes: BTreeMap<String, Bytes>,
+    held: Vec<HeldTensor>,
 }
 
 /// Buffers of a pass, kept from pass to pass.
@@ -53,6 +55,7 @@ impl Decoder {
             .then(|| loader.matrix(&[TensorRole::Output], 0, None))
             .transpose()?;
         Ok(Self {
+            held: loader.take_held(),
             format_bytes: loader.into_format_bytes(),
             embedding,
             head,
@@ -72,12 +75,17 @@ impl Decoder {
         &self.format_bytes
     }
 
-    /// Whether huge pages were asked for on every matrix.
+    /// Every tensor as it is held, in the order of loading.
     #[must_use]
-    pub fn huge_pages(&self) -> bool {
-        self.embedding.huge_pages()
-            && self.head.as_ref().is_none_or(PackedMatrix::huge_pages)
-            && self.body.huge_pages()
+    pub fn held(&self) -> &[HeldTensor] {
+        &self.held
+    }
+
+    /// The memory of every matrix.
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+        std::iter::once(self.embedding.region())
+            .chain(self.head.as_ref().map(PackedMatrix::region))
+            .chain(self.body.regions())
     }
 
     /// Runs one pass and returns one row of `vocab` logits for each row that asks, in row order.
@@ -121,7 +129,7 @@ impl Decoder {
             })?;
         let head = self.head.as_ref().unwrap_or(&self.embedding);
         let tokens = states.len() / spec.hidden;
-        logits.resize(tokens * spec.vocab, 0.0);
+        fit(logits, tokens * spec.vocab);
         input.load(kernels, team, states, tokens, spec.hidden, head.needs());
         kernels.linear(team, head, input, logits);
         if let Some(cap) = spec.logit_softcap {
@@ -141,5 +149,12 @@ impl Workspace {
             input: Activations::new(),
             logits: Vec::new(),
         }
+    }
+    /// Bytes of the buffers as they have grown, and of the rotations of a pass.
+    #[must_use]
+    pub fn bytes(&self) -> (Bytes, Bytes) {
+        let (body, ropes) = self.body.bytes();
+        let own = self.logits.capacity() * size_of::<f32>() + self.places.capacity() * size_of::<Place>();
+        (Bytes(body.0 + self.input.bytes().0 + own as u64), ropes)
     }
 }

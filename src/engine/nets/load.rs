@@ -44,6 +44,19 @@ pub(super) struct Network<'a> {
     pub prefix: &'a str,
 }
 
+/// One tensor of the file as it is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldTensor {
+    /// Its name in the file.
+    pub name: String,
+    /// Its type in the file.
+    pub stored: TensorType,
+    /// Bytes held for it.
+    pub bytes: Bytes,
+    /// The type it is held as; `None` for a vector, held as F32 and not multiplied by a product kernel.
+    pub held: Option<TensorType>,
+}
+
 /// Reads the tensors of one network.
 pub(super) struct Loader<'a, 'p> {
     network: Network<'a>,
@@ -52,6 +65,7 @@ pub(super) struct Loader<'a, 'p> {
     on_progress: &'a mut OnProgress<'p>,
     progress: LoadProgress,
     formats: BTreeMap<String, Bytes>,
+    tensors: Vec<HeldTensor>,
 }
 
 impl<'a, 'p> Loader<'a, 'p> {
@@ -90,12 +104,18 @@ impl<'a, 'p> Loader<'a, 'p> {
                 total,
             },
             formats: BTreeMap::new(),
+            tensors: Vec::new(),
         }
     }
 
     /// The network's shape.
     pub(super) fn spec(&self) -> &'a DecoderSpec {
         self.network.spec
+    }
+
+    /// Every tensor read so far.
+    pub(super) fn take_held(&mut self) -> Vec<HeldTensor> {
+        std::mem::take(&mut self.tensors)
     }
 
     /// Bytes held so far, by format as held.
@@ -110,7 +130,7 @@ impl<'a, 'p> Loader<'a, 'p> {
         for value in &mut values {
             *value += self.network.spec.norm_weight_offset;
         }
-        self.formats.entry("F32".to_owned()).or_default().0 += (values.len() * 4) as u64;
+        self.hold_vector(&name, view.dtype, values.len());
         self.packed(&name, view.bytes.len());
         Ok(values)
     }
@@ -148,9 +168,10 @@ impl<'a, 'p> Loader<'a, 'p> {
             problem.what = format!("`{}`: {}", names.join("`, `"), problem.what);
             problem
         })?;
-        for (format, bytes) in matrix.format_bytes() {
-            self.formats.entry(format).or_default().0 += bytes.0;
-        }
+        self.hold_matrix(
+            &matrix,
+            found.iter().map(|(name, view, _)| (name.as_str(), view.dtype)),
+        );
         for (name, view, _) in &found {
             self.packed(name, view.bytes.len());
         }
@@ -177,9 +198,7 @@ impl<'a, 'p> Loader<'a, 'p> {
             problem.what = format!("`{name}`: {}", problem.what);
             problem
         })?;
-        for (format, bytes) in matrix.format_bytes() {
-            self.formats.entry(format).or_default().0 += bytes.0;
-        }
+        self.hold_matrix(&matrix, std::iter::once((name, view.dtype)));
         self.packed(name, view.bytes.len());
         Ok(matrix)
     }
@@ -188,9 +207,40 @@ impl<'a, 'p> Loader<'a, 'p> {
     pub(super) fn named_vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>, Problem> {
         let view = self.view(name, &[len as u64])?;
         let values = float_values(name, view)?;
-        self.formats.entry("F32".to_owned()).or_default().0 += (values.len() * 4) as u64;
+        self.hold_vector(name, view.dtype, values.len());
         self.packed(name, view.bytes.len());
         Ok(values)
+    }
+
+    /// Notes a vector for read-back.
+    fn hold_vector(&mut self, name: &str, stored: TensorType, len: usize) {
+        let bytes = Bytes((len * size_of::<f32>()) as u64);
+        self.formats.entry("F32".to_owned()).or_default().0 += bytes.0;
+        self.tensors.push(HeldTensor {
+            name: name.to_owned(),
+            stored,
+            bytes,
+            held: None,
+        });
+    }
+
+    /// Notes the parts of a matrix for read-back; `stored` in the order they were packed.
+    fn hold_matrix<'n>(
+        &mut self,
+        matrix: &PackedMatrix,
+        stored: impl Iterator<Item = (&'n str, TensorType)>,
+    ) {
+        for (format, bytes) in matrix.format_bytes() {
+            self.formats.entry(format).or_default().0 += bytes.0;
+        }
+        for ((name, stored), (held, _, bytes)) in stored.zip(matrix.parts()) {
+            self.tensors.push(HeldTensor {
+                name: name.to_owned(),
+                stored,
+                bytes,
+                held: Some(held),
+            });
+        }
     }
 
     /// The tensor of a role, of the shape the network needs.

@@ -6,6 +6,7 @@
 //!
 //! [`Kernels::rope`]: crate::engine::kernels::Kernels::rope
 
+use crate::base::Bytes;
 use crate::model::card::RopeSpec;
 
 /// Cosines and sines of the rows of one pass for one kind of rotation.
@@ -42,6 +43,13 @@ impl RopeRows {
     #[must_use]
     pub fn spec(&self) -> &RopeSpec {
         &self.spec
+    }
+
+    /// Bytes of the tables as they have grown.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        let tables = (self.cosines.capacity() + self.sines.capacity()) * size_of::<f32>();
+        Bytes((tables + self.frequencies.capacity() * size_of::<f64>()) as u64)
     }
 
     /// Computes the rows of a pass.

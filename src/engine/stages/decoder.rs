@@ -4,18 +4,20 @@
 //! Invariant: built on the thread that will run it, so that memory is first touched where it is used; what it reports
 //! is read back, not copied from the plan.
 
-use crate::base::{Code, CpuSet, Problem};
-use crate::engine::kernels::{self, Kernels};
+use crate::base::{Bytes, Code, CpuSet, Problem};
+use crate::engine::kernels::{self, KV_BLOCK, Kernels};
 use crate::engine::kv_cache::{KvCache, KvSizes};
 use crate::engine::nets::Row;
 use crate::engine::nets::decoder::{Decoder, Workspace};
-use crate::engine::nets::load::{Held, OnProgress};
+use crate::engine::nets::load::{Held, HeldTensor, OnProgress};
 use crate::engine::stage::{Stage, StageSizes};
 use crate::engine::team::Team;
 use crate::model::card::ModelCard;
 use crate::model::weight_path::WeightPath;
 use crate::model::weights::Weights;
-use crate::plan::{Dtype, EffectiveStage, StagePlan};
+use crate::plan::{Dtype, EffectivePages, EffectiveStage, EffectiveTensor, StagePlan};
+use crate::sys::memory::Region;
+use crate::sys::pages::{PageMap, Pages};
 
 /// A decoder with its cache and its team.
 #[derive(Debug)]
@@ -116,6 +118,10 @@ impl Stage for DecoderStage {
 
     fn effective(&self) -> Result<EffectiveStage, Problem> {
         let sizes = self.cache.sizes();
+        let map = PageMap::read()?;
+        let weights = map.of(self.decoder.regions().map(Region::range));
+        let cache = map.of(self.cache.regions().map(Region::range));
+        let (activation_bytes, rope_bytes) = self.workspace.bytes();
         Ok(EffectiveStage {
             threads: self.team.threads(),
             worker_cpus: self.team.worker_cpus()?,
@@ -126,10 +132,50 @@ impl Stage for DecoderStage {
             context: sizes.context,
             max_seqs: sizes.max_seqs,
             kv_bytes: self.cache.bytes(),
+            kv_resident_bytes: resident(self.cache.regions())?,
+            kv_block: KV_BLOCK,
             kv_tokens_by_layer: self.cache.tokens_by_layer(),
+            kv_pages: pages(&cache),
             prefill_batch: sizes.prefill_batch,
-            huge_pages: self.decoder.huge_pages(),
+            huge_pages: weights.huge_advised.unwrap_or(false),
             weight_bytes_by_format: self.decoder.format_bytes().clone(),
+            weight_resident_bytes: resident(self.decoder.regions())?,
+            weight_pages: pages(&weights),
+            activation_bytes,
+            rope_bytes,
+            tensors: self
+                .decoder
+                .held()
+                .iter()
+                .map(|held| tensor(held, self.kernels))
+                .collect(),
         })
+    }
+}
+
+fn resident<'r>(regions: impl Iterator<Item = &'r Region>) -> Result<Bytes, Problem> {
+    let mut sum = 0;
+    for region in regions {
+        sum += region.resident()?.0;
+    }
+    Ok(Bytes(sum))
+}
+
+fn pages(pages: &Pages) -> EffectivePages {
+    EffectivePages {
+        huge_bytes: pages.huge,
+        nodes: pages.nodes.clone(),
+    }
+}
+
+fn tensor(held: &HeldTensor, kernels: &Kernels) -> EffectiveTensor {
+    EffectiveTensor {
+        name: held.name.clone(),
+        stored: held.stored.as_str().to_owned(),
+        held: held
+            .held
+            .map_or_else(|| "F32".to_owned(), |dtype| format!("{} (R16)", dtype.as_str())),
+        bytes: held.bytes,
+        kernel: held.held.map(|dtype| kernels.product_of(dtype).to_owned()),
     }
 }

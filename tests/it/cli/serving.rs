@@ -80,7 +80,65 @@ fn auto_serves_as_planned_and_stops_when_told() {
     let verified = sandbox.json(&["verify", serving.url(), "--json"]);
     assert_eq!(verified["matches"], true);
     assert_eq!(verified["digest"], serving.said["plan"]["digest"]);
+    for row in verified["keys"].as_array().unwrap() {
+        assert_eq!(row["matches"], true, "{row}");
+        assert!(
+            row["in_use"].is_null() != row["fact"].is_null(),
+            "read back or a fact: {row}"
+        );
+    }
     assert_eq!(serving.stop(), Some(0));
+}
+
+#[test]
+fn verify_takes_an_address_in_every_form_and_shows_every_key() {
+    let sandbox = Sandbox::new();
+    let serving = Serving::start(&sandbox, None);
+    let address = serving.url().strip_prefix("http://").unwrap();
+    let port = address.rsplit(':').next().unwrap();
+    for args in [
+        &[address][..],
+        &[port],
+        &["--port", port],
+        &["localhost", "--port", port],
+    ] {
+        let output = sandbox.command(&[&["verify"], args].concat()).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        for shown in [
+            "stages.decoder.worker",
+            "stages.decoder.threads",
+            "server.max_queue",
+            "runs as planned",
+        ] {
+            assert_eq!(
+                text.contains(shown),
+                shown != "stages.decoder.worker",
+                "{shown}: {text}"
+            );
+        }
+    }
+    assert_eq!(serving.stop(), Some(0));
+}
+
+#[test]
+fn a_busy_port_is_said_before_anything_is_shown_or_loaded() {
+    let sandbox = Sandbox::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let model = TinyModel::new("llama", 7).write_gguf(sandbox.path());
+    let model = model.display().to_string();
+    let output = sandbox
+        .command(&["auto", "-m", &model, "--port", &port])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    assert!(
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .contains("address_in_use")
+    );
 }
 
 #[test]
@@ -196,7 +254,10 @@ fn verify_without_a_server_says_what_to_do() {
     let url = format!("http://{}", free.local_addr().unwrap());
     drop(free);
     let (code, error) = sandbox.refused(&["verify", &url, "--json"]);
-    assert_eq!(code, 6);
+    assert_eq!(
+        (code, &error["error"]["code"]),
+        (6, &Value::from("server_unreachable"))
+    );
     assert!(
         error["error"]["remedy"].as_str().unwrap().contains("server runs"),
         "{error}"

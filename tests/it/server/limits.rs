@@ -3,9 +3,6 @@
 use super::*;
 use http::events;
 
-/// In a stream once the engine works on it; the first event is sent before.
-const TEXT: &str = r#""delta":{"content""#;
-
 fn code_of(response: &Response) -> String {
     let body = response.json();
     for field in ["message", "type", "param", "code"] {
@@ -146,7 +143,7 @@ fn hostile_requests_get_error_bodies_and_the_server_goes_on() {
 #[test]
 fn a_body_that_does_not_arrive_is_given_up() {
     let server = Server::start(Wishes {
-        change: |plan| plan.server.read_timeout_ms = Millis(50),
+        change: Box::new(|plan| plan.server.read_timeout_ms = Millis(50)),
         ..Wishes::default()
     });
     let headers = ["Content-Length: 100"];
@@ -160,10 +157,10 @@ fn a_body_that_does_not_arrive_is_given_up() {
 #[test]
 fn a_client_that_holds_back_its_request_does_not_hold_up_the_end() {
     let mut server = Server::start(Wishes {
-        change: |plan| {
+        change: Box::new(|plan| {
             plan.server.read_timeout_ms = Millis(3_600_000);
             plan.deadlines.shutdown_ms = Millis(3_600_000);
-        },
+        }),
         ..Wishes::default()
     });
     let headers = ["Content-Length: 100"];
@@ -387,7 +384,7 @@ fn stopping_finishes_what_runs() {
 #[test]
 fn stopping_without_grace_ends_streams_with_an_error() {
     let mut server = Server::start(Wishes {
-        change: |plan| plan.deadlines.shutdown_ms = Millis(0),
+        change: Box::new(|plan| plan.deadlines.shutdown_ms = Millis(0)),
         ..Wishes::default()
     });
     let mut running = server.begin("/v1/chat/completions", &long_chat(8000));

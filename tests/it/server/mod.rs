@@ -2,7 +2,7 @@
 
 mod answers;
 mod clients;
-mod http;
+pub mod http;
 mod limits;
 
 use std::net::SocketAddr;
@@ -22,13 +22,13 @@ use crate::support::tiny::TinyModel;
 use http::{Call, Response, send};
 
 /// What a test wants different.
-struct Wishes {
-    max_seqs: usize,
-    max_queue: usize,
-    options: ServerOptions,
+pub struct Wishes {
+    pub max_seqs: usize,
+    pub max_queue: usize,
+    pub options: ServerOptions,
     /// Leave the engine out until [`Server::load`].
-    unloaded: bool,
-    change: fn(&mut Plan),
+    pub unloaded: bool,
+    pub change: Box<dyn Fn(&mut Plan)>,
 }
 
 impl Default for Wishes {
@@ -38,14 +38,14 @@ impl Default for Wishes {
             max_queue: 8,
             options: ServerOptions::default(),
             unloaded: false,
-            change: |_| {},
+            change: Box::new(|_| {}),
         }
     }
 }
 
 /// A running server on a free port of the loopback interface.
-struct Server {
-    address: SocketAddr,
+pub struct Server {
+    pub address: SocketAddr,
     state: Arc<ServerState>,
     plan: Plan,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
@@ -57,7 +57,7 @@ struct Server {
 const MODEL: &str = "tiny-llama";
 
 impl Server {
-    fn start(wishes: Wishes) -> Self {
+    pub fn start(wishes: Wishes) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = TinyModel::new("llama", 7).write_gguf(folder.path());
         let mut stage = stage_plan(wishes.max_seqs);
@@ -112,15 +112,15 @@ impl Server {
             .unwrap();
     }
 
-    fn get(&self, path: &str) -> Response {
+    pub fn get(&self, path: &str) -> Response {
         send(self.address, "GET", path, &[], b"").finish()
     }
 
-    fn begin(&self, path: &str, body: &Value) -> Call {
+    pub fn begin(&self, path: &str, body: &Value) -> Call {
         send(self.address, "POST", path, &[], body.to_string().as_bytes())
     }
 
-    fn post(&self, path: &str, body: &Value) -> Response {
+    pub fn post(&self, path: &str, body: &Value) -> Response {
         self.begin(path, body).finish()
     }
 
@@ -138,7 +138,7 @@ impl Server {
     }
 
     /// Waits until a metric has a value. The limit only turns a hang into a failure.
-    fn until(&self, name: &str, value: f64) {
+    pub fn until(&self, name: &str, value: f64) {
         let limit = Instant::now() + Duration::from_mins(1);
         while (self.metric(name) - value).abs() > 1e-9 {
             assert!(
@@ -151,7 +151,7 @@ impl Server {
     }
 
     /// Stops and waits until it has.
-    fn stop(&mut self) {
+    pub fn stop(&mut self) {
         drop(self.stop.take());
         self.join();
     }
@@ -172,14 +172,17 @@ impl Drop for Server {
     }
 }
 
+/// In a stream once the engine works on it; the first event is sent before.
+pub const TEXT: &str = r#""delta":{"content""#;
+
 /// Biases that keep the model from ending its answer.
-fn endless() -> Value {
+pub fn endless() -> Value {
     // <|endoftext|>, <|im_start|>, <|im_end|>
     json!({"0": -100, "1": -100, "2": -100})
 }
 
 /// A chat that streams `tokens` tokens.
-fn long_chat(tokens: usize) -> Value {
+pub fn long_chat(tokens: usize) -> Value {
     json!({
         "model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": tokens, "temperature": 0,
         "logit_bias": endless(), "stream": true,

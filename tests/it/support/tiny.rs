@@ -26,6 +26,8 @@ pub type Stored<'s> = &'s mut dyn FnMut(&[u64], &[f32]) -> (TensorType, Vec<u8>)
 #[derive(Clone, Debug)]
 pub struct TinyModel {
     pub family: &'static str,
+    /// Tokens of context it says it was trained for.
+    pub context: u32,
     /// The network as `inspect` has to describe it for a safetensors folder.
     pub spec: DecoderSpec,
     /// Role, layer, shape (outermost first), values.
@@ -166,6 +168,36 @@ impl TinyModel {
         Self::with_spec("llama", spec, seed)
     }
 
+    /// Keys and values in the geometry of Spark-X2.5-1.7B, and little else.
+    pub fn spark_geometry(seed: u64) -> Self {
+        let narrow = spec("spark2_5", super::tiny_tokenizer::vocabulary("spark2_5").len());
+        let layer = |index: usize| {
+            if index % 4 == 3 {
+                return LayerSpec {
+                    attention: AttentionKind::Full,
+                    rope: rope(5e6, 64),
+                };
+            }
+            LayerSpec {
+                attention: AttentionKind::Sliding { window: 512 },
+                rope: rope(1e4, 256),
+            }
+        };
+        let spec = DecoderSpec {
+            heads: 2,
+            kv_heads: 2,
+            head_dim: 256,
+            value_dim: 256,
+            attention_scale: 1.0 / 16.0,
+            layers: (0..28).map(layer).collect(),
+            ..narrow
+        };
+        Self {
+            context: 1 << 20,
+            ..Self::with_spec("spark2_5", spec, seed)
+        }
+    }
+
     fn with_spec(family: &'static str, spec: DecoderSpec, seed: u64) -> Self {
         let mut noise = Noise(seed);
         let mut tensors = Vec::new();
@@ -188,6 +220,7 @@ impl TinyModel {
         }
         Self {
             family,
+            context: CONTEXT,
             spec,
             tensors,
         }
@@ -224,7 +257,7 @@ impl TinyModel {
             .unwrap();
         let mut file = GgufWriter::new(self.family)
             .text("general.name", "tiny")
-            .u32(&key("context_length"), CONTEXT)
+            .u32(&key("context_length"), self.context)
             .u32(&key("block_count"), spec.layers.len() as u32)
             .u32(&key("embedding_length"), spec.hidden as u32)
             .u32(&key("feed_forward_length"), spec.ffn as u32)
@@ -235,7 +268,10 @@ impl TinyModel {
             .f32(&key("attention.layer_norm_rms_epsilon"), spec.norm_eps)
             .f32(&key("rope.freq_base"), full.rope.base);
         if let Some(sliding) = spec.layers.iter().find(|l| l.attention != AttentionKind::Full) {
-            file = file.u32(&key("attention.sliding_window"), 8);
+            let AttentionKind::Sliding { window } = sliding.attention else {
+                unreachable!()
+            };
+            file = file.u32(&key("attention.sliding_window"), window as u32);
             if self.family == "spark2_5" {
                 let pattern: Vec<bool> = spec
                     .layers
@@ -295,7 +331,7 @@ impl TinyModel {
         let common = json!({
             "vocab_size": spec.vocab, "hidden_size": spec.hidden, "intermediate_size": spec.ffn,
             "num_hidden_layers": spec.layers.len(), "num_attention_heads": spec.heads,
-            "num_key_value_heads": spec.kv_heads, "max_position_embeddings": CONTEXT,
+            "num_key_value_heads": spec.kv_heads, "max_position_embeddings": self.context,
             "rms_norm_eps": spec.norm_eps, "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2,
         });
         let own = match self.family {

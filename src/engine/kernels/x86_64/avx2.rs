@@ -25,6 +25,7 @@ pub(super) fn table() -> Option<Kernels> {
         cap: "avx2",
         dot,
         accumulate,
+        extends: None,
         bf16_pairs: false,
         vector: VECTOR,
     })

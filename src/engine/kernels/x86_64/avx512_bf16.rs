@@ -18,6 +18,7 @@ pub(super) fn table() -> Option<Kernels> {
         name: "x86_64-avx512_bf16",
         cap: "avx512_bf16",
         dot,
+        extends: Some(base.name),
         bf16_pairs: true,
         ..base
     })

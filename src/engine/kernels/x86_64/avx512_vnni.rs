@@ -28,6 +28,7 @@ pub(super) fn table() -> Option<Kernels> {
         cap: "avx512_vnni",
         dot,
         accumulate,
+        extends: None,
         bf16_pairs: false,
         vector: VECTOR,
     })

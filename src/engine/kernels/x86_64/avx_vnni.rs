@@ -26,6 +26,7 @@ pub(super) fn table() -> Option<Kernels> {
         cap: "avx_vnni",
         dot,
         accumulate,
+        extends: None,
         bf16_pairs: false,
         vector: VECTOR,
     })
