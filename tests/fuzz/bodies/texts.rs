@@ -7,7 +7,8 @@ use edge_deploy::engine::text::tokenizer_json;
 
 use super::said;
 
-/// Encodes and decodes some texts: ids stay in the vocabulary, plain text holds no control token.
+/// Encodes and decodes some texts: ids stay in the vocabulary. (A file may name a control token as the one for unknown
+/// text, so that nothing is said of those here.)
 pub fn round_trip(tokenizer: &Tokenizer) {
     for text in [
         "",
@@ -20,9 +21,6 @@ pub fn round_trip(tokenizer: &Tokenizer) {
                 Err(problem) => said(&problem),
                 Ok(ids) => {
                     assert!(ids.iter().all(|&id| (id as usize) < tokenizer.vocabulary_len()));
-                    if how == Encoding::PLAIN {
-                        assert!(!ids.iter().any(|&id| tokenizer.is_control(id)));
-                    }
                     let _ = tokenizer.decode(&ids);
                 }
             }
@@ -62,9 +60,20 @@ pub fn template(bytes: &[u8]) {
     chat(Some(template), &small_tokenizer(), content);
 }
 
-/// A byte-level vocabulary of ASCII and a few control tokens.
+/// A byte-level vocabulary of single bytes and a few control tokens.
 fn small_tokenizer() -> Tokenizer {
-    let letters: Vec<String> = (b'!'..=b'~').map(|byte| char::from(byte).to_string()).collect();
+    // Printable bytes of Latin-1 stand for themselves, the others for letters from U+0100 on.
+    let mut next = 0x100u32..;
+    let letters: Vec<String> = (0..=255u8)
+        .map(|byte| match byte {
+            b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
+            _ => next
+                .next()
+                .and_then(char::from_u32)
+                .expect("there are letters enough"),
+        })
+        .map(String::from)
+        .collect();
     let mut tokens: Vec<&str> = letters.iter().map(String::as_str).collect();
     let mut kinds = vec![1; tokens.len()];
     for (token, kind) in [
