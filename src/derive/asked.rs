@@ -52,24 +52,24 @@ impl StagePins {
     /// Where one of them was set, if any was.
     #[must_use]
     pub fn any_place(&self) -> Option<Place> {
-        fn of<T>(pin: &Option<Pin<T>>) -> Option<Place> {
-            pin.as_ref().map(|pin| pin.place.clone())
+        fn of<T>(pin: Option<&Pin<T>>) -> Option<Place> {
+            pin.map(|pin| pin.place.clone())
         }
-        of(&self.threads)
-            .or_else(|| of(&self.cpus))
-            .or_else(|| of(&self.pin))
-            .or_else(|| of(&self.confine))
-            .or_else(|| of(&self.isa_cap))
-            .or_else(|| of(&self.dtype))
-            .or_else(|| of(&self.weight_path))
-            .or_else(|| of(&self.kv_dtype))
-            .or_else(|| of(&self.context))
-            .or_else(|| of(&self.max_seqs))
-            .or_else(|| of(&self.kv_bytes))
-            .or_else(|| of(&self.kv_block))
-            .or_else(|| of(&self.prefill_batch))
-            .or_else(|| of(&self.huge_pages))
-            .or_else(|| of(&self.device))
+        of(self.threads.as_ref())
+            .or_else(|| of(self.cpus.as_ref()))
+            .or_else(|| of(self.pin.as_ref()))
+            .or_else(|| of(self.confine.as_ref()))
+            .or_else(|| of(self.isa_cap.as_ref()))
+            .or_else(|| of(self.dtype.as_ref()))
+            .or_else(|| of(self.weight_path.as_ref()))
+            .or_else(|| of(self.kv_dtype.as_ref()))
+            .or_else(|| of(self.context.as_ref()))
+            .or_else(|| of(self.max_seqs.as_ref()))
+            .or_else(|| of(self.kv_bytes.as_ref()))
+            .or_else(|| of(self.kv_block.as_ref()))
+            .or_else(|| of(self.prefill_batch.as_ref()))
+            .or_else(|| of(self.huge_pages.as_ref()))
+            .or_else(|| of(self.device.as_ref()))
     }
 }
 

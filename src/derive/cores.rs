@@ -144,6 +144,19 @@ impl Pool {
         (self.chosen.iter().chain(&self.others)).fold(CpuSet::new(), |all, core| all.union(&core.cpus))
     }
 
+    /// The same with only the cores that own one of these CPUs.
+    #[must_use]
+    pub fn only(&self, cpus: &CpuSet) -> Self {
+        self.without(&self.cpus().difference(&self.owners(cpus)))
+    }
+
+    /// Every CPU of the cores that own one of these CPUs.
+    fn owners(&self, cpus: &CpuSet) -> CpuSet {
+        (self.chosen.iter().chain(&self.others))
+            .filter(|core| !core.cpus.intersection(cpus).is_empty())
+            .fold(CpuSet::new(), |all, core| all.union(&core.cpus))
+    }
+
     /// The same without cores that own one of these CPUs.
     #[must_use]
     pub fn without(&self, cpus: &CpuSet) -> Self {

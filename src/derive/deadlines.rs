@@ -35,7 +35,8 @@ pub struct DeadlineDraft {
 pub fn choose(file_bytes: Bytes, held_bytes: Bytes, policy: &Policy, pins: &DeadlinePins) -> DeadlineDraft {
     let margin = policy.load_margin.max(1.0);
     let seconds = |bytes: Bytes, rate: Bytes| bytes.0 as f64 / rate.0.max(1) as f64;
-    let millis = |seconds: f64| Millis((seconds * margin * 1000.0).ceil() as u64);
+    // Whole seconds: a deadline is no measurement.
+    let millis = |seconds: f64| Millis(((seconds * margin).ceil() as u64).saturating_mul(1000));
     let read = seconds(file_bytes, policy.read_bytes_per_s);
     let layout = seconds(held_bytes, policy.pack_bytes_per_s);
     let load = millis(read + layout);

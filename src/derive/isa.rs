@@ -115,6 +115,22 @@ pub fn uncapped(hardware: &Hardware) -> Decision<String> {
     )
 }
 
+/// That there are no kernels for this processor but the portable ones.
+fn portable_only(hardware: &Hardware) -> Option<Problem> {
+    (running(hardware, BEST) == "scalar").then(|| {
+        Problem::warning(
+            Code::HardwareLimit,
+            format!(
+                "for {} with {} there are portable kernels only",
+                hardware.arch,
+                listed(&hardware.isa)
+            ),
+            "use a smaller model, or an x86-64 processor with AVX2 or better",
+        )
+        .why("answers will be several times slower than this processor could give them")
+    })
+}
+
 /// With a priority on fidelity no table that rounds activations: the cap below the one that does, where that one
 /// would run and the stage has weights that it is for.
 fn exact(hardware: &Hardware, priority: Priority, held: &HeldWeights) -> Option<Decision<String>> {
@@ -142,7 +158,7 @@ pub fn cap(
     let has = |feature: &&str| hardware.isa.iter().any(|f| f == feature);
     let Some(pin) = pin else {
         let decision = exact(hardware, priority, held).unwrap_or_else(|| uncapped(hardware));
-        return Ok((decision, Vec::new()));
+        return Ok((decision, portable_only(hardware).into_iter().collect()));
     };
     if pin.value == BEST {
         return Ok((Decision::pinned(pin, "no cap"), Vec::new()));

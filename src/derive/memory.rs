@@ -440,7 +440,7 @@ impl<'a> Demand<'a> {
         };
         let shared = |name: &str, bytes: u64, because: String| item(name, bytes, true, true, because);
         let threads: usize = self.stages.iter().map(|stage| stage.threads).sum();
-        let workers = self.sum(|stage| stage.workers());
+        let workers = self.sum(|stage: &StageDemand<'_>| stage.workers());
         let mut items = vec![
             shared(
                 "tokenizer",

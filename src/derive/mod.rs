@@ -333,21 +333,18 @@ fn place(
     } else {
         nodes::Wanted::Derived(total)
     };
-    let needed = Bytes(
-        demand
-            .peak(context, max_seqs)
-            .0
-            .saturating_add(placed.room.reserve.0),
-    );
-    match nodes::choose(hardware, &usable, wanted, needed) {
+    let kept_share = room.reserve.0 as f64 / room.available.0.max(1) as f64;
+    let peak = demand.peak(context, max_seqs);
+    match nodes::choose(hardware, &usable, wanted, peak, kept_share) {
         nodes::Choice::Single => {}
         nodes::Choice::Node(node, because) => {
             placed.teams = divide(hardware, specs, asked, options, Some(node))?;
             if let Some(free) = node.available_bytes.filter(|free| *free < placed.room.available) {
                 placed.room.available = free;
+                placed.room.reserve = nodes::reserve(free, kept_share);
                 placed.because = format!(
-                    "{free} are free on NUMA node {}, where the workers stay; {kept}",
-                    node.id
+                    "{free} are free on NUMA node {}, where the workers stay; {} of it stay free, its share of the whole machine's",
+                    node.id, placed.room.reserve
                 );
             }
             for team in &mut placed.teams {

@@ -31,9 +31,16 @@ pub enum Choice<'a> {
     All(String),
 }
 
-/// Chooses a node for the workers wanted, which need `needed` bytes.
+/// Chooses a node for the workers wanted, which need `peak` bytes beside `kept`, the share of memory that stays free.
 #[must_use]
-pub fn choose<'a>(hardware: &'a Hardware, usable: &CpuSet, wanted: Wanted, needed: Bytes) -> Choice<'a> {
+pub fn choose<'a>(
+    hardware: &'a Hardware,
+    usable: &CpuSet,
+    wanted: Wanted,
+    peak: Bytes,
+    kept: f64,
+) -> Choice<'a> {
+    let needed = |free: Bytes| Bytes(peak.0.saturating_add(reserve(free, kept).0));
     let mut candidates: Vec<(usize, &NumaNode)> = hardware
         .topology
         .nodes
@@ -66,14 +73,15 @@ pub fn choose<'a>(hardware: &'a Hardware, usable: &CpuSet, wanted: Wanted, neede
     let fitting = candidates
         .iter()
         .filter(|(cores, _)| *cores >= wanted)
-        .find(|(_, node)| node.available_bytes.is_none_or(|free| free >= needed));
+        .find(|(_, node)| node.available_bytes.is_none_or(|free| free >= needed(free)));
     match fitting {
         Some((cores, node)) => Choice::Node(
             node,
             match node.available_bytes {
                 Some(free) => format!(
-                    "NUMA node {} has {cores} usable cores and {free} free, enough for the {needed} needed; memory of other nodes is slower",
-                    node.id
+                    "NUMA node {} has {cores} usable cores and {free} free, enough for the {} needed; memory of other nodes is slower",
+                    node.id,
+                    needed(free)
                 ),
                 None => format!(
                     "NUMA node {} has {cores} usable cores; how much of its memory is free is not known",
@@ -82,10 +90,16 @@ pub fn choose<'a>(hardware: &'a Hardware, usable: &CpuSet, wanted: Wanted, neede
             },
         ),
         None => Choice::All(format!(
-            "no NUMA node with {wanted} usable cores has the {needed} needed, so the workers and the memory spread over {} nodes",
+            "no NUMA node with {wanted} usable cores has the {peak} needed and its share of what stays free, so the workers and the memory spread over {} nodes",
             candidates.len()
         )),
     }
+}
+
+/// What stays free of a node: its share.
+#[must_use]
+pub fn reserve(free: Bytes, kept: f64) -> Bytes {
+    Bytes((free.0 as f64 * kept.clamp(0.0, 1.0)).ceil() as u64)
 }
 
 /// Physical cores with a CPU in the set; a CPU without a known core counts as one.

@@ -90,7 +90,7 @@ fn divide_several(
         max_threads: own.first().and_then(|member| member.pins.max_threads.clone()),
         ..ThreadPins::default()
     };
-    let whole = threads::whole(hardware, &all, policy, &limits);
+    let whole = threads::whole(hardware, &all, &usable, policy, &limits);
     let mut problems = Vec::new();
     let mut chosen: Vec<Option<Threads>> = vec![None; own.len()];
     let mut free = all.clone();
@@ -142,7 +142,8 @@ fn too_many(own: &[&Member<'_>], set: usize, whole: &Decision<usize>) -> Option<
         .collect();
     let force = own.iter().any(|member| member.pins.force);
     let (bound, last) = (whole.bounded_by.as_ref()?, pins.last()?);
-    if pins.len() < 2 || set <= whole.value || force {
+    // Each stage needs one worker, whatever the limit.
+    if pins.len() < 2 || set <= whole.value.max(own.len()) || force {
         return None;
     }
     let named: Vec<String> = pins
@@ -186,7 +187,8 @@ impl Split<'_> {
         let work: Vec<u64> = self.open.iter().map(|&at| self.work[at].max(1)).collect();
         let counts = shares(room, &work);
         let total: u128 = work.iter().map(|&work| u128::from(work)).sum();
-        let mut spare = spare;
+        // The cores for all of them at once, so that those left free are the lowest.
+        free = free.only(&free.place(room, spare).0);
         for ((&at, &count), &work) in self.open.iter().zip(&counts).zip(&work) {
             let member = self.own[at];
             let derived = Decision::derived(
@@ -195,18 +197,15 @@ impl Split<'_> {
                 format!(
                     "{count} of {room} {}, by its {} % of the work of a step; {}",
                     cores_word(room),
-                    u128::from(work) * 100 / total,
+                    (u128::from(work) * 100 + total / 2) / total,
                     self.whole.because
                 ),
             )
             .bounded(self.whole.bounded_by.clone());
-            let mut team =
-                threads::choose_from(self.hardware, &free, &member.pins, self.usable, derived, spare)?;
+            let mut team = threads::choose_from(self.hardware, &free, &member.pins, self.usable, derived, 0)?;
             let others: Vec<String> = self.others(at).collect();
             team.cpus.because = format!("{}; apart from {}", team.cpus.because, others.join(" and "));
             free = free.without(&team.cpus.value);
-            // The first team has left the lowest cores free already.
-            spare = 0;
             chosen[at] = Some(team);
         }
         Ok(())

@@ -53,7 +53,7 @@ pub fn choose(
 ) -> Result<Threads, Vec<Problem>> {
     let usable = usable(hardware).map_err(|problem| vec![problem])?;
     let pool = Pool::of(hardware, &usable, node);
-    let whole = whole(hardware, &pool, policy, pins);
+    let whole = whole(hardware, &pool, &usable, policy, pins);
     choose_from(hardware, &pool, pins, &usable, whole, policy.io_cpus)
 }
 
@@ -232,15 +232,23 @@ fn bounded_count(count: usize, because: &str, bounds: &[Bound]) -> Decision<usiz
 }
 
 /// The count for the whole machine: one for each chosen core, bounded, less what is left to the system.
-pub(super) fn whole(hardware: &Hardware, pool: &Pool, policy: &Policy, pins: &ThreadPins) -> Decision<usize> {
+pub(super) fn whole(
+    hardware: &Hardware,
+    pool: &Pool,
+    usable: &CpuSet,
+    policy: &Policy,
+    pins: &ThreadPins,
+) -> Decision<usize> {
     let quota = QuotaBound::of(hardware);
     let mut threads = bounded_count(
         pool.cores(),
         &format!("{}; one worker for each", pool.because),
         &bounds(Some(policy), pins, quota.as_ref()),
     );
-    let free = pool.all_cores() - threads.value.min(pool.all_cores());
-    if pool.all_cores() >= policy.io_cpus_from && free < policy.io_cpus {
+    // Cores of other NUMA nodes are free for the system too.
+    let cores = Pool::of(hardware, usable, None).all_cores();
+    let free = cores - threads.value.min(cores);
+    if cores >= policy.io_cpus_from && free < policy.io_cpus {
         let left = (policy.io_cpus - free).min(threads.value - 1);
         threads.value -= left;
         threads.because = format!(

@@ -97,7 +97,7 @@ impl Plan {
             };
             let pinned = matches!(explanation.origin, Origin::Pinned { .. });
             // A stage without keys and values has no cache to be set.
-            if pinned_only && !pinned || explanation.value == Value::from(0) && path.ends_with(".kv_bytes") {
+            if pinned_only && !pinned || explanation.value == 0 && path.ends_with(".kv_bytes") {
                 continue;
             }
             insert(&mut root, &path, explanation.value.clone());

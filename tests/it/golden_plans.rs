@@ -134,8 +134,9 @@ fn stage_line(stage: &StagePlan) -> String {
         (false, false) => "free",
     };
     format!(
-        "{} threads on {} ({bound}), {} kernels, {} × {} tokens, KV {} {}, batch {}{}",
+        "{} thread{} on {} ({bound}), {} kernels, {} × {} tokens, KV {} {}, batch {}{}",
         stage.threads,
+        if stage.threads == 1 { "" } else { "s" },
         stage.cpus,
         stage.isa_cap,
         stage.max_seqs,
