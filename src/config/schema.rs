@@ -206,14 +206,15 @@ pub struct DeadlineProfile {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// Fidelity to the original weights.
+    /// Fidelity: weights as the file has them, activations never rounded to BF16, and an f32 KV cache where that costs
+    /// neither context nor sequences.
     Quality,
-    /// Fidelity and speed in equal parts.
+    /// Weights as the file has them, and an f16 KV cache unless the weights are F32.
     #[default]
     Balanced,
-    /// Speed and memory: float weights are held as 8-bit blocks.
+    /// Speed and memory: float weights are held as 8-bit blocks, and the KV cache is f16 always.
     Fast,
-    /// Long contexts and exact tool calls: fidelity as with `quality`, one sequence with all the context.
+    /// Long contexts and exact tool calls: fidelity as with `quality`, and one sequence with all the context that fits.
     Agentic,
 }
 
