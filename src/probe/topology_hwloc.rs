@@ -105,6 +105,7 @@ fn cpus(object: &TopologyObject) -> CpuSet {
 ///
 /// - hwloc counts memory-less nodes out and merges nodes that list the same CPUs, as our facts do; releases before
 ///   2.10 also drop nodes nested in others, which we keep;
+/// - hwloc names no core at all where the kernel gives no sibling masks; we take each CPU for one;
 /// - kinds of cores: releases before 2.10 make a kind of every step of clock or capacity;
 /// - module cores of AMD's family 15h and dies are seen the same by both since 2.5.
 #[must_use]
@@ -142,7 +143,9 @@ pub fn differences(hardware: &Hardware, theirs: &Topology) -> Vec<String> {
             allowed,
         )
     };
-    compare("cores", cores(ours), cores(theirs));
+    if !theirs.cores.is_empty() {
+        compare("cores", cores(ours), cores(theirs));
+    }
     compare(
         "packages",
         restrict(&ours.packages, allowed),

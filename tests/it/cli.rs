@@ -284,6 +284,37 @@ fn doctor_sees_a_cache_that_is_no_folder() {
 }
 
 #[test]
+fn what_doctor_passes_on_names_nobody() {
+    let sandbox = Sandbox::new();
+    let home = sandbox.path().display().to_string();
+    let index = "https://user:word@packages.private.example/simple";
+    let run = |args: &[&str]| {
+        let output = sandbox
+            .command(args)
+            .env("PIP_INDEX_URL", index)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // On the screen both are shown, without the password.
+    let screen = run(&["doctor"]);
+    assert!(
+        screen.contains(&home) && screen.contains("packages.private.example"),
+        "{screen}"
+    );
+    assert!(!screen.contains("word@"), "{screen}");
+    for args in [&["doctor", "--report"], &["doctor", "--json"]] {
+        let text = run(args);
+        assert!(text.contains("~/"), "{text}");
+        for private in [home.as_str(), "private.example", "word@"] {
+            assert!(!text.contains(private), "{private} is in {args:?}: {text}");
+        }
+        // The program sets this one itself.
+        assert!(!text.contains("HWLOC_PLUGINS_PATH"), "{text}");
+    }
+}
+
+#[test]
 fn doctor_reads_the_bytes_of_models_in_the_cache() {
     let sandbox = Sandbox::new();
     let models = sandbox.path().join("cache/edge-deploy/models");
