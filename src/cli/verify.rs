@@ -4,6 +4,8 @@
 //! Invariant: compares what the server says it planned with what it reads back from the running engine now; exit code
 //! 8 on any difference, 6 when the server cannot be asked.
 
+use std::fmt::Write as _;
+
 use serde_json::{Value, json};
 
 use super::args::VerifyArgs;
@@ -286,10 +288,8 @@ fn memory(plan: &Plan, effective: &Effective) -> String {
                 [one] => format!("{one} (one node)"),
                 _ => nodes.join(", "),
             };
-            text.push_str(&format!(
-                "{name}: {what} {place}; {} in huge pages\n",
-                pages.huge_bytes
-            ));
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{name}: {what} {place}; {} in huge pages", pages.huge_bytes);
         }
     }
     text
