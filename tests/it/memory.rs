@@ -191,7 +191,7 @@ fn smollm2_takes_what_was_predicted() {
     let Some(model) = model_file("memory::smollm2", SMOLLM2) else {
         return;
     };
-    predicted_is_measured(&model, 512, 2);
+    predicted_is_measured(&model, 256, 2);
 }
 
 /// A control group with a memory limit; removed when dropped.
@@ -270,7 +270,7 @@ fn under_a_hard_limit_it_runs_or_is_refused_and_is_never_killed() {
     let Some(model) = model_file(test, SMOLLM2) else {
         return;
     };
-    let args = ["--context", "2048", "--set", "stages.decoder.max_seqs=1"];
+    let args = ["--context", "256", "--set", "stages.decoder.max_seqs=1"];
     let (code, plan): (i32, Value) = Home::of(&model).json("plan", &args);
     assert_eq!(code, 0, "{plan}");
     let peak = plan["memory"]["peak_bytes"].as_u64().unwrap();
