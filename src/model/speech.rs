@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::card::{DecoderSpec, TensorFact};
+use super::kv;
 
 /// Control rows at the end of the talker's vocabulary; the rows before them are codes.
 pub const CONTROL_ROWS: usize = 1024;
@@ -132,6 +133,9 @@ pub struct SpeechSampling {
     /// 1 = off. Only the talker has one.
     pub repetition_penalty: f32,
 }
+
+/// Most frames the codec's decoder takes in one pass; its weights are read once for this many.
+pub const CODEC_PASS_FRAMES: usize = 4;
 
 /// The codec's decoder (code2wav).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -313,29 +317,28 @@ impl CodecSpec {
         4 * 4 * widest.max().unwrap_or(0) as u64
     }
 
-    /// Bytes of the exact carried state of one stream, in f32: keys and values of the window but the newest
-    /// position, and the history of every convolution at its own input.
+    /// Bytes of the exact carried state of one stream, in f32: a ring of keys and values that holds the window and a
+    /// pass, in whole blocks, and the history of every convolution at its own input.
     #[must_use]
     pub fn stream_bytes(&self) -> u64 {
         let product = |numbers: &[usize]| numbers.iter().fold(1u64, |all, &n| all.saturating_mul(n as u64));
-        let keys_and_values = product(&[
-            self.layers,
-            self.window.saturating_sub(1),
-            2,
-            self.heads,
-            self.head_dim,
-        ]);
+        let positions = self.window.saturating_add(CODEC_PASS_FRAMES - 1);
+        let positions = positions.div_ceil(kv::BLOCK).saturating_mul(kv::BLOCK);
+        // Values are padded to whole vectors.
+        let dims = self
+            .head_dim
+            .saturating_add(self.head_dim.div_ceil(16).saturating_mul(16));
+        let keys_and_values = product(&[self.layers, positions, self.heads, dims]);
         let mut floats = keys_and_values
             .saturating_add(product(&[2, self.quantized]))
             .saturating_add(product(&[self.upsampling_ratios.len(), 6, self.latent]))
             .saturating_add(product(&[6, self.latent]));
         let mut channels = self.decoder_dim;
-        for &rate in &self.upsample_rates {
+        for _ in &self.upsample_rates {
+            // The transposed convolution's last row, then kernels of 7 with dilations 1, 3 and 9.
+            floats = floats.saturating_add(channels as u64);
             channels /= 2;
-            // The transposed convolution's overlap, then kernels of 7 with dilations 1, 3 and 9.
-            floats = floats
-                .saturating_add(product(&[rate, channels]))
-                .saturating_add(product(&[6 * (1 + 3 + 9), channels]));
+            floats = floats.saturating_add(product(&[6 * (1 + 3 + 9), channels]));
         }
         floats.saturating_add(product(&[6, channels])).saturating_mul(4)
     }
@@ -392,8 +395,8 @@ mod tests {
             decoder_dim: 1536,
             upsample_rates: vec![8, 5, 4, 3],
         };
-        // 8 layers × 71 positions × 2 × 1024, and convolution histories that sum to 141 472.
-        assert_eq!(codec.stream_bytes(), (1_163_264 + 141_472) * 4);
+        // 8 layers × 128 positions × 2 × 1024, and convolution histories.
+        assert_eq!(codec.stream_bytes(), (2_097_152 + 135_232) * 4);
         // Published: 2481 million a frame.
         assert_eq!((codec.work_per_frame() + 500_000) / 1_000_000, 2481);
     }

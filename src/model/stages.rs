@@ -5,7 +5,9 @@
 //! most, so that its bytes are counted once.
 
 use super::card::{DecoderSpec, ModelCard, TensorFact};
-use super::speech::{CODE_PREDICTOR, CODE2WAV, SpeechCard, TALKER, TensorUse, predictor_positions};
+use super::speech::{
+    CODE_PREDICTOR, CODE2WAV, CODEC_PASS_FRAMES, SpeechCard, TALKER, TensorUse, predictor_positions,
+};
 use crate::base::Bytes;
 
 /// The one stage of a language model.
@@ -123,7 +125,7 @@ impl ModelCard {
             network: None,
             context: Span::Exactly(speech.codec.window),
             rhythm: Rhythm::Own,
-            longest_pass: Some(1),
+            longest_pass: Some(CODEC_PASS_FRAMES),
             work_per_step: speech.codec.work_per_frame(),
             tensors: codec,
             mapped: Vec::new(),

@@ -64,11 +64,12 @@ impl Chunker {
         }
     }
 
-    /// How many of `waiting` frames to send now: all of them once they reach the target or the stream has ended.
+    /// How many of `waiting` frames to send now: the target once they reach it, the rest once the stream has ended.
     #[must_use]
     pub fn due(&self, waiting: usize, ended: bool) -> usize {
-        if waiting >= self.target() || ended {
-            waiting
+        let target = self.target();
+        if waiting >= target || ended {
+            waiting.min(target)
         } else {
             0
         }
@@ -121,7 +122,8 @@ mod tests {
         let chunker = Chunker::new(&Chunking::Fixed { frames: 4 }, None);
         assert_eq!(chunker.due(3, false), 0);
         assert_eq!(chunker.due(4, false), 4);
-        assert_eq!(chunker.due(6, false), 6);
+        assert_eq!(chunker.due(6, false), 4);
+        assert_eq!(chunker.due(6, true), 4);
         assert_eq!(chunker.due(3, true), 3);
         assert_eq!(chunker.due(0, true), 0);
         let none = Chunker::new(&Chunking::Ramp { sizes: Vec::new() }, Some(0));

@@ -4,15 +4,15 @@
 //! Invariant: nothing is unfolded: a row is prepared once for all taps. A token's result is the same bit for bit
 //! whatever the number of tokens, panels or threads: taps are added oldest first, each in the order of its columns.
 
-use super::activations::{Activations, WINDOW_PANEL};
+use super::activations::Activations;
 use super::layout::TILE_ROWS;
 use super::ops::{ALONE, SharedRows, in_turns};
 use super::pack::PackedMatrix;
 use super::{Kernels, Run};
 use crate::engine::team::Team;
 
-/// Tiles of one turn: with all tokens of a panel, their sums fill 64 KiB of the second-level cache, and one tap's
-/// weights of 768 channels another 400 KiB.
+/// Tiles of one turn: in 8 bits, those of 768 channels and 7 taps fill 700 KiB and stay in the second-level cache from
+/// span to span.
 const TURN_TILES: usize = 8;
 /// Tokens multiplied together.
 const SPAN: usize = 16;
@@ -76,38 +76,24 @@ impl Kernels {
             let count = TURN_TILES.min(segment.tiles() - first_tile);
             let tiles = conv.weights.tiles(segment, first_tile, count);
             let tokens = panel.width - x.halo();
-            #[expect(
-                clippy::large_stack_arrays,
-                reason = "64 KiB of a worker's 2 MiB stack; a heap buffer a turn would cost more"
-            )]
-            let mut sums = [0f32; TURN_TILES * WINDOW_PANEL * TILE_ROWS];
-            let spans = || {
-                (0..tokens)
-                    .step_by(SPAN)
-                    .map(|from| (from, SPAN.min(tokens - from)))
-            };
-            // Taps outermost: their weights are read from memory once and stay near for all spans.
-            for tap in 0..conv.taps {
-                for (from, tokens) in spans() {
-                    let run = Run {
-                        dtype: segment.dtype,
-                        tiles,
-                        count,
-                        tile_bytes: segment.tile_bytes,
-                        first_col: tap * cols,
-                        cols,
-                        panel,
-                        first: from + tap * conv.dilation,
-                        tokens,
-                        add: tap > 0,
-                    };
-                    let at = from * count * TILE_ROWS;
-                    (self.dot)(&run, &mut sums[at..at + tokens * count * TILE_ROWS]);
-                }
-            }
-            for (from, tokens) in spans() {
-                let at = from * count * TILE_ROWS;
-                let (results, _) = sums[at..at + tokens * count * TILE_ROWS].as_chunks_mut::<TILE_ROWS>();
+            let mut sums = [0f32; TURN_TILES * SPAN * TILE_ROWS];
+            for from in (0..tokens).step_by(SPAN) {
+                let tokens = SPAN.min(tokens - from);
+                let run = Run {
+                    dtype: segment.dtype,
+                    tiles,
+                    count,
+                    tile_bytes: segment.tile_bytes,
+                    taps: conv.taps,
+                    dilation: conv.dilation,
+                    cols,
+                    panel,
+                    first: from,
+                    tokens,
+                };
+                let sums = &mut sums[..tokens * count * TILE_ROWS];
+                (self.dot)(&run, sums);
+                let (results, _) = sums.as_chunks_mut::<TILE_ROWS>();
                 for (index, result) in results.iter_mut().enumerate() {
                     let (tile, token) = (first_tile + index / tokens, index % tokens);
                     let row = tile * TILE_ROWS;

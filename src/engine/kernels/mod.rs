@@ -35,7 +35,6 @@ mod activations;
 mod attention;
 mod conv;
 pub mod dequant;
-mod encode;
 mod layout;
 mod ops;
 mod pack;
@@ -53,7 +52,6 @@ use std::sync::OnceLock;
 pub use activations::{Activations, Needs};
 pub use attention::{AttentionInput, AttentionSpec, KV_BLOCK, KvShape};
 pub use conv::{ConvSpec, Store};
-pub use encode::encode;
 pub use pack::{PackSource, PackedMatrix};
 pub use requantise::converts;
 
@@ -79,60 +77,49 @@ pub struct Kernels {
     vector: vector::Vector,
 }
 
-/// Tiles of one type and the tokens to multiply them with: columns `first_col .. first_col + cols` of each tile with
-/// tokens `first .. first + tokens` of the panel. `tiles` is `count × tile_bytes` long, `tile_bytes` is what the layout
-/// says for `dtype` and all of a tile's columns, and the panel holds what `dtype` needs for `cols` columns.
+/// Tiles of one type and the tokens to multiply them with: for each tap, columns `tap · cols ..` of each tile with
+/// tokens `first + tap · dilation ..` of the panel, `tokens` of them. `tiles` is `count × tile_bytes` long, `tile_bytes`
+/// is what the layout says for `dtype` and `taps × cols` columns, and the panel holds what `dtype` needs for `cols`.
 struct Run<'a> {
     dtype: TensorType,
     tiles: &'a [u8],
     count: usize,
     tile_bytes: usize,
-    first_col: usize,
+    taps: usize,
+    dilation: usize,
     cols: usize,
     panel: &'a activations::Panel,
     first: usize,
     tokens: usize,
-    /// Add the products to what `out` holds.
-    add: bool,
 }
 
 impl Run<'_> {
     /// Proves the bounds every kernel relies on.
     ///
     /// # Panics
-    /// If tiles, panel or output do not have the lengths `dtype` and `cols` imply.
+    /// If tiles, panel or output do not have the lengths `dtype`, `taps` and `cols` imply.
     fn check(&self, out: usize) {
-        let end = self
-            .column_offset()
-            .zip(layout::tile_bytes(self.dtype, self.cols))
-            .and_then(|(offset, bytes)| offset.checked_add(bytes));
-        let fits = end.is_some_and(|end| end <= self.tile_bytes)
+        let all = self.cols.checked_mul(self.taps);
+        // An odd column of BF16 shares its word with the next tap's first.
+        let whole = self.taps == 1 || self.dtype != TensorType::BF16 || self.cols.is_multiple_of(2);
+        let last = self
+            .taps
+            .checked_sub(1)
+            .and_then(|before| before.checked_mul(self.dilation))
+            .and_then(|shift| shift.checked_add(self.first)?.checked_add(self.tokens));
+        let fits = all.and_then(|all| layout::tile_bytes(self.dtype, all)) == Some(self.tile_bytes)
+            && whole
             && self.cols.is_multiple_of(self.dtype.block_len())
             && Some(self.tiles.len()) == self.count.checked_mul(self.tile_bytes)
             && out == self.count * self.tokens * layout::TILE_ROWS
-            && self
-                .first
-                .checked_add(self.tokens)
-                .is_some_and(|end| end <= self.panel.width)
+            && last.is_some_and(|end| end <= self.panel.width)
             && self.panel.holds(self.dtype, self.cols);
         assert!(fits, "a kernel's input does not have the shape it says");
     }
 
-    /// Where the first column lies in each tile; `None` where no tile can begin to be read.
-    fn column_offset(&self) -> Option<usize> {
-        let whole = match self.dtype {
-            TensorType::BF16 => 2,
-            dtype => dtype.block_len(),
-        };
-        self.first_col
-            .is_multiple_of(whole)
-            .then(|| layout::tile_bytes(self.dtype, self.first_col))
-            .flatten()
-    }
-
-    /// Bytes from the start of a tile to its first column. Call only after [`Self::check`].
-    fn offset(&self) -> usize {
-        self.column_offset().unwrap_or(0)
+    /// Bytes of a tile from tap to tap. Call only after [`Self::check`].
+    fn tap_bytes(&self) -> usize {
+        self.tile_bytes / self.taps
     }
 }
 

@@ -51,18 +51,18 @@ fn dot(run: &Run<'_>, out: &mut [f32]) {
     let tiles = run.tiles.chunks_exact(run.tile_bytes);
     let tokens = run.tokens.max(1);
     for (tile, out) in tiles.zip(out.chunks_exact_mut(tokens * TILE_ROWS)) {
-        let tile = &tile[run.offset()..];
-        if !run.add {
-            out.fill(0.0);
-        }
-        match Packing::of(run.dtype) {
-            Some(packing) => quantised(packing, run, tile, out),
-            None => float(run, tile, out),
+        out.fill(0.0);
+        for (tap, tile) in tile.chunks_exact(run.tap_bytes()).enumerate() {
+            let first = run.first + tap * run.dilation;
+            match Packing::of(run.dtype) {
+                Some(packing) => quantised(packing, run, tile, first, out),
+                None => float(run, tile, first, out),
+            }
         }
     }
 }
 
-fn quantised(packing: Packing, run: &Run<'_>, tile: &[u8], out: &mut [f32]) {
+fn quantised(packing: Packing, run: &Run<'_>, tile: &[u8], first: usize, out: &mut [f32]) {
     let panel = run.panel;
     let width = panel.width;
     let halves = if packing.halves() { 2 } else { 1 };
@@ -73,8 +73,7 @@ fn quantised(packing: Packing, run: &Run<'_>, tile: &[u8], out: &mut [f32]) {
         &panel.sums
     };
     let mut index = 0;
-    let records = run.cols / GROUP / packing.groups_per_head();
-    for record in tile.chunks_exact(packing.record_bytes()).take(records) {
+    for record in tile.chunks_exact(packing.record_bytes()) {
         let (head, groups) = record.split_at(packing.head_bytes());
         for group in groups.chunks_exact(packing.group_bytes()) {
             for lane in 0..TILE_ROWS {
@@ -90,9 +89,9 @@ fn quantised(packing: Packing, run: &Run<'_>, tile: &[u8], out: &mut [f32]) {
                         0..GROUP
                     };
                     for token in 0..run.tokens {
-                        let at = index * width + run.first + token;
+                        let at = index * width + first + token;
                         let codes = &panel.codes[at * GROUP..(at + 1) * GROUP];
-                        let folded = (index * halves + half) * width + run.first + token;
+                        let folded = (index * halves + half) * width + first + token;
                         let mut sum = fold[folded];
                         for column in columns.clone() {
                             sum += row[column] * i32::from(codes[column]);
@@ -110,12 +109,12 @@ fn quantised(packing: Packing, run: &Run<'_>, tile: &[u8], out: &mut [f32]) {
     }
 }
 
-fn float(run: &Run<'_>, tile: &[u8], out: &mut [f32]) {
+fn float(run: &Run<'_>, tile: &[u8], first: usize, out: &mut [f32]) {
     let width = run.panel.width;
     let (out, _) = out.as_chunks_mut::<TILE_ROWS>();
     for column in 0..run.cols {
         let weights = float_column(run.dtype, tile, column);
-        let values = &run.panel.values[column * width + run.first..][..run.tokens];
+        let values = &run.panel.values[column * width + first..][..run.tokens];
         for (out, value) in out.iter_mut().zip(values) {
             for (out, weight) in out.iter_mut().zip(weights) {
                 *out += weight * value;

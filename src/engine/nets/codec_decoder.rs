@@ -21,10 +21,9 @@ use crate::engine::nn::conv::{Conv, ConvRun};
 use crate::engine::nn::norm::layer_norm_here;
 use crate::engine::team::Team;
 use crate::model::card::Activation;
-use crate::model::speech::CodecSpec;
+use crate::model::speech::{CODEC_PASS_FRAMES, CodecSpec};
+use crate::sys::memory::Region;
 
-/// Frames of one pass. Longer parts are cut: weights are read once for this many, and buffers stay below 16 MiB.
-pub const FRAMES_PER_PASS: usize = 4;
 /// Epsilon of the LayerNorms of the upsampling.
 const UPSAMPLE_NORM_EPS: f32 = 1e-6;
 /// Taps of a depthwise convolution.
@@ -123,6 +122,30 @@ impl CodecDecoder {
         &self.format_bytes
     }
 
+    /// Memory of every matrix.
+    pub fn regions(&self) -> impl Iterator<Item = &Region> {
+        let ends = [
+            &self.quantizer.first,
+            &self.quantizer.rest,
+            &self.pre_conv,
+            &self.first,
+            &self.last,
+        ];
+        let upsamplers = self
+            .upsamplers
+            .iter()
+            .flat_map(|upsampler| [&upsampler.expand, &upsampler.widen, &upsampler.narrow]);
+        let blocks = self.blocks.iter().flat_map(|block| {
+            let units = block.units.iter().flat_map(|unit| [&unit.dilated, &unit.mix]);
+            units.chain([&block.expand])
+        });
+        ends.into_iter()
+            .chain(self.transformer.matrices())
+            .chain(upsamplers)
+            .chain(blocks)
+            .map(Conv::region)
+    }
+
     /// Whether huge pages were asked for on every matrix.
     #[must_use]
     pub fn huge_pages(&self) -> bool {
@@ -176,7 +199,7 @@ impl CodecDecoder {
                 codes.len()
             )));
         }
-        for frames in codes.chunks(FRAMES_PER_PASS * codebooks) {
+        for frames in codes.chunks(CODEC_PASS_FRAMES * codebooks) {
             self.pass(kernels, team, state, workspace, frames, observer);
             pcm.extend(workspace.x.iter().map(|sample| sample.clamp(-1.0, 1.0)));
         }
@@ -277,6 +300,16 @@ const BLOCK_STAGES: [[&str; 2]; 4] = [
     ["decoder3_convt", "decoder3_block"],
     ["decoder4_convt", "decoder4_block"],
 ];
+
+impl CodecWorkspace {
+    /// Bytes of the buffers as they have grown.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        let own = [&self.x, &self.y, &self.padded, &self.inner];
+        let floats: usize = own.iter().map(|buffer| buffer.capacity()).sum();
+        Bytes(self.input.bytes().0 + ((floats + self.transformer.floats()) * 4) as u64)
+    }
+}
 
 impl Quantizer {
     /// Rows of `quantized` into `x`; `y` and `scratch` are overwritten.

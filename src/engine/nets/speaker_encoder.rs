@@ -11,8 +11,8 @@ use crate::base::{Bytes, Code, Problem};
 use crate::engine::kernels::{Activations, Kernels, Store};
 use crate::engine::nn::conv::{Conv, ConvRun, Held};
 use crate::engine::team::Team;
-use crate::model::card::TensorType;
 use crate::model::speech::SpeakerEncoderSpec;
+use crate::model::weight_path::WeightPath;
 use crate::model::weights::Weights;
 
 /// What stands before the names of the encoder's tensors.
@@ -88,7 +88,7 @@ impl SpeakerEncoder {
             )));
         }
         let held = Held {
-            dtype: TensorType::F32,
+            path: WeightPath::Native,
             huge_pages,
         };
         let mut tensors = Tensors::new(weights, PREFIX, Bytes(0), held, on_progress);

@@ -8,9 +8,11 @@
 use std::collections::BTreeMap;
 
 use crate::base::{Bytes, Code, Problem};
-use crate::engine::kernels::{Activations, ConvSpec, Kernels, PackSource, PackedMatrix, Store, encode};
+use crate::engine::kernels::{Activations, ConvSpec, Kernels, PackSource, PackedMatrix, Store};
 use crate::engine::team::Team;
 use crate::model::card::TensorType;
+use crate::model::weight_path::WeightPath;
+use crate::sys::memory::Region;
 
 /// A convolution ready to run.
 #[derive(Debug)]
@@ -24,23 +26,19 @@ pub struct Conv {
 /// How weights are to be held.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
-    /// F32, BF16 or Q8_0.
-    pub dtype: TensorType,
+    /// By which rule.
+    pub path: WeightPath,
     /// Ask for huge pages.
     pub huge_pages: bool,
 }
 
 impl Held {
-    /// The format a matrix with `cols` columns a tap is held in: F32 where the one asked for cannot cut it.
+    /// The type a matrix with `cols` columns a tap is held in: F32 where the path's cannot be cut at every tap.
     fn for_columns(self, cols: usize) -> TensorType {
-        let unit = match self.dtype {
-            TensorType::BF16 => 2,
-            dtype => dtype.block_len(),
-        };
-        if cols.is_multiple_of(unit) {
-            self.dtype
-        } else {
-            TensorType::F32
+        match self.path.held(TensorType::F32, cols as u64, false) {
+            // Two columns share a word.
+            TensorType::BF16 if !cols.is_multiple_of(2) => TensorType::F32,
+            held => held,
         }
     }
 }
@@ -135,20 +133,12 @@ impl Conv {
         (rows, cols, taps): (usize, usize, usize),
         held: Held,
     ) -> Result<Self, Problem> {
-        let dtype = held.for_columns(cols);
-        let bytes = encode(dtype, values).ok_or_else(|| {
-            Problem::new(
-                Code::ModelUnsupported,
-                format!("weights cannot be held as {}", dtype.as_str()),
-                "hold them as F32, BF16 or Q8_0",
-            )
-        })?;
         let source = PackSource {
-            dtype,
-            held: dtype,
+            dtype: TensorType::F32,
+            held: held.for_columns(cols),
             rows,
             cols: cols * taps,
-            bytes: &bytes,
+            bytes: bytemuck::cast_slice(values),
             row_order: None,
         };
         Ok(Self {
@@ -181,6 +171,12 @@ impl Conv {
     #[must_use]
     pub fn history(&self) -> usize {
         self.halo() * self.input()
+    }
+
+    /// Memory of the weights.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        self.weights.region()
     }
 
     /// Whether huge pages were asked for.

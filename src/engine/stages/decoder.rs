@@ -153,7 +153,7 @@ impl Stage for DecoderStage {
     }
 }
 
-fn resident<'r>(regions: impl Iterator<Item = &'r Region>) -> Result<Bytes, Problem> {
+pub(super) fn resident<'r>(regions: impl Iterator<Item = &'r Region>) -> Result<Bytes, Problem> {
     let mut sum = 0;
     for region in regions {
         sum += region.resident()?.0;
@@ -161,7 +161,7 @@ fn resident<'r>(regions: impl Iterator<Item = &'r Region>) -> Result<Bytes, Prob
     Ok(Bytes(sum))
 }
 
-fn pages(pages: &Pages) -> EffectivePages {
+pub(super) fn pages(pages: &Pages) -> EffectivePages {
     EffectivePages {
         huge_bytes: pages.huge,
         nodes: pages.nodes.clone(),

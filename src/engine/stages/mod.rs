@@ -2,6 +2,8 @@
 //!
 //! In: a stage's plan. Out: implementations of [`crate::engine::stage::Stage`]. Invariant: no maths in here.
 
+pub mod code2wav;
 pub mod decoder;
 
+pub use code2wav::Code2wavStage;
 pub use decoder::DecoderStage;

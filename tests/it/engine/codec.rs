@@ -11,8 +11,8 @@ use edge_deploy::engine::nets::codec_encoder::CodecEncoder;
 use edge_deploy::engine::nets::speaker_encoder::SpeakerEncoder;
 use edge_deploy::engine::nn::conv::Held;
 use edge_deploy::engine::team::Team;
-use edge_deploy::model::card::TensorType;
 use edge_deploy::model::formats::safetensors::File;
+use edge_deploy::model::weight_path::WeightPath;
 use edge_deploy::model::{self, ModelCard, Weights};
 
 use crate::support::shared;
@@ -85,9 +85,9 @@ impl Loaded {
         Self { card, weights }
     }
 
-    fn decoder(&self, dtype: TensorType) -> CodecDecoder {
+    fn decoder(&self, path: WeightPath) -> CodecDecoder {
         let held = Held {
-            dtype,
+            path,
             huge_pages: false,
         };
         let spec = &self.card.speech.as_ref().unwrap().codec;
@@ -152,7 +152,7 @@ fn every_stage_of_the_decoder_meets_the_reference() {
     };
     let loaded = Loaded::open(&root.join("custom-voice"));
     let golden = Golden::open(&root.join("custom-voice/golden/codec_20frames.safetensors"));
-    let decoder = loaded.decoder(TensorType::F32);
+    let decoder = loaded.decoder(WeightPath::Native);
     for cap in kernels::available() {
         let mut stream = Stream::new(&decoder, cap, 2);
         let mut stages: HashMap<&'static str, Vec<f32>> = HashMap::new();
@@ -202,7 +202,7 @@ fn decoding_afresh_with_context_meets_the_reference_too() {
         return;
     };
     let loaded = Loaded::open(&root.join("custom-voice"));
-    let decoder = loaded.decoder(TensorType::F32);
+    let decoder = loaded.decoder(WeightPath::Native);
     let books = decoder.spec().codebooks;
     let afresh = |codes: &[u32], chunk: usize, context: usize| {
         let mut stream = Stream::new(&decoder, "best", 1);
@@ -251,8 +251,8 @@ fn a_stream_cut_anyhow_is_the_whole_bit_for_bit() {
         let loaded = Loaded::open(&root.join(checkpoint));
         let golden = Golden::open(&root.join("custom-voice/golden/codec_chunks.safetensors"));
         let codes = &golden.codes["codes"];
-        for dtype in [TensorType::F32, TensorType::BF16] {
-            let decoder = loaded.decoder(dtype);
+        for path in WeightPath::ALL {
+            let decoder = loaded.decoder(path);
             let whole = Stream::new(&decoder, "best", 1).decode(codes).unwrap();
             assert_eq!(whole.len(), 60 * 1920);
             for parts in [&[1][..], &[2, 1, 7], &[25], &[1, 2, 3, 6, 12, 25], &[59, 1]] {
@@ -261,7 +261,7 @@ fn a_stream_cut_anyhow_is_the_whole_bit_for_bit() {
                     assert_eq!(
                         stream.in_parts(codes, parts),
                         whole,
-                        "{checkpoint} {dtype:?} {parts:?}"
+                        "{checkpoint} {path:?} {parts:?}"
                     );
                     assert_eq!(stream.state.frames(), 60);
                 }
@@ -276,11 +276,13 @@ fn a_stream_s_state_has_one_size_and_starts_anew_after_a_reset() {
         return;
     };
     let loaded = Loaded::open(&root.join("base-wide"));
-    let decoder = loaded.decoder(TensorType::F32);
+    let decoder = loaded.decoder(WeightPath::Native);
     let golden = Golden::open(&root.join("custom-voice/golden/codec_20frames.safetensors"));
     let codes = &golden.codes["codes"];
     let mut stream = Stream::new(&decoder, "best", 1);
     let bytes = stream.state.bytes();
+    // What planning counts is what is held.
+    assert_eq!(bytes.0, decoder.spec().stream_bytes());
     let first = stream.decode(codes).unwrap();
     assert_ne!(first, stream.decode(codes).unwrap());
     stream.state.reset();

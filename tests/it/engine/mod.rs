@@ -1,6 +1,7 @@
 //! The engine through its public interface: against golden logits, against itself under every way of dividing the
 //! work, and under many requests at once.
 
+mod code2wav;
 mod codec;
 mod division;
 mod formats;

@@ -46,21 +46,26 @@ impl Product for Pairs {
         run: &Run<'_>,
         tile: *const u8,
         token: usize,
-        mut acc: [[__m512; NT]; NR],
     ) -> [[__m512; NT]; NR] {
+        let mut acc = [[_mm512_setzero_ps(); NT]; NR];
         let width = run.panel.width;
         let pairs = run.panel.pairs.as_ptr();
-        for step in 0..run.cols.div_ceil(2) {
-            for (r, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: a tile holds 64 bytes for each pair of columns (checked), `pairs` one word for each pair and
-                // token (checked); a register of 32 BF16 numbers and one of 16 words are the same 64 bytes.
-                unsafe {
-                    let weights = _mm512_loadu_si512(tile.add(r * run.tile_bytes + step * 64).cast());
-                    let weights = std::mem::transmute::<__m512i, __m512bh>(weights);
-                    for (t, acc) in acc.iter_mut().enumerate() {
-                        let x = _mm512_set1_epi32((*pairs.add(step * width + token + t)).cast_signed());
-                        let x = std::mem::transmute::<__m512i, __m512bh>(x);
-                        *acc = _mm512_dpbf16_ps(*acc, weights, x);
+        for tap in 0..run.taps {
+            // SAFETY: a tile holds `taps` parts of `tap_bytes`.
+            let tile = unsafe { tile.add(tap * run.tap_bytes()) };
+            let token = token + tap * run.dilation;
+            for step in 0..run.cols.div_ceil(2) {
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    // SAFETY: a tile holds 64 bytes for each pair of columns (checked), `pairs` one word for each pair and
+                    // token (checked); a register of 32 BF16 numbers and one of 16 words are the same 64 bytes.
+                    unsafe {
+                        let weights = _mm512_loadu_si512(tile.add(r * run.tile_bytes + step * 64).cast());
+                        let weights = std::mem::transmute::<__m512i, __m512bh>(weights);
+                        for (t, acc) in acc.iter_mut().enumerate() {
+                            let x = _mm512_set1_epi32((*pairs.add(step * width + token + t)).cast_signed());
+                            let x = std::mem::transmute::<__m512i, __m512bh>(x);
+                            *acc = _mm512_dpbf16_ps(*acc, weights, x);
+                        }
                     }
                 }
             }

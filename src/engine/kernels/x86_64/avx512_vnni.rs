@@ -69,17 +69,16 @@ unsafe fn dot_here(run: &Run<'_>, out: *mut f32) {
 
 /// The products of `NR` tiles with `NT` tokens: what differs between formats. The rest of this file is the same for all.
 pub(super) trait Product {
-    /// Adds to one accumulator for each (tile, token); the operations do not depend on `NT` and `NR`.
+    /// One accumulator for each (tile, token), over all taps; the operations do not depend on `NT` and `NR`.
     ///
     /// # Safety
     /// The CPU has the features of the implementing table; `run` has passed its table's checks and is of the format
-    /// that is multiplied; `tile` is the run's first column in the first of `NR` tiles inside the run; `token` is
-    /// counted from the panel's first, and the run covers `token .. token + NT`.
+    /// that is multiplied; `tile` is the first of `NR` tiles inside the run; `token` is counted from the panel's
+    /// first, and the run covers `token .. token + NT`.
     unsafe fn products<const NT: usize, const NR: usize>(
         run: &Run<'_>,
         tile: *const u8,
         token: usize,
-        acc: [[__m512; NT]; NR],
     ) -> [[__m512; NT]; NR];
 }
 
@@ -93,13 +92,22 @@ impl<const F: u8> Product for Format<F> {
         run: &Run<'_>,
         tile: *const u8,
         token: usize,
-        acc: [[__m512; NT]; NR],
     ) -> [[__m512; NT]; NR] {
         // SAFETY: passed on from the caller.
         unsafe {
             match const { Packing::of_index(F) } {
-                Some(_) => quantised::<F, NT, NR>(run, tile, token, acc),
-                None => float::<F, NT, NR>(run, tile, token, acc),
+                Some(_) if F == TensorType::Q8_0 as u8 && NT >= 8 => {
+                    let mut acc = [[_mm512_setzero_ps(); NT]; NR];
+                    for (r, acc) in acc.iter_mut().enumerate() {
+                        let tile = tile.add(r * run.tile_bytes);
+                        for (part, acc) in acc.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                            bytes(run, tile, token + 8 * part, acc);
+                        }
+                    }
+                    acc
+                }
+                Some(_) => quantised::<F, NT, NR>(run, tile, token),
+                None => float::<F, NT, NR>(run, tile, token),
             }
         }
     }
@@ -160,22 +168,13 @@ unsafe fn tiles<P: Product, const NT: usize, const NR: usize>(
     out: *mut f32,
 ) {
     // SAFETY: inside `run.tiles`, which `check` measured.
-    let tile = unsafe { run.tiles.as_ptr().add(first * run.tile_bytes + run.offset()) };
+    let tile = unsafe { run.tiles.as_ptr().add(first * run.tile_bytes) };
     let place = |r: usize, t: usize| ((first + r) * run.tokens + token + t) * TILE_ROWS;
-    let mut acc = [[_mm512_setzero_ps(); NT]; NR];
-    if run.add {
-        for (r, acc) in acc.iter_mut().enumerate() {
-            for (t, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: (first + r) < count and token + t < run.tokens, so the 16 values lie inside `out`.
-                *acc = unsafe { _mm512_loadu_ps(out.add(place(r, t))) };
-            }
-        }
-    }
-    // SAFETY: passed on from the caller; the panel holds the run's tokens from `run.first` on.
-    let acc = unsafe { P::products::<NT, NR>(run, tile, run.first + token, acc) };
+    // SAFETY: passed on from the caller; the panel holds the run's tokens from `run.first` on, for every tap.
+    let acc = unsafe { P::products::<NT, NR>(run, tile, run.first + token) };
     for (r, acc) in acc.iter().enumerate() {
         for (t, acc) in acc.iter().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: (first + r) < count and token + t < run.tokens, so the 16 values lie inside `out`.
             unsafe { _mm512_storeu_ps(out.add(place(r, t)), *acc) };
         }
     }
@@ -189,8 +188,8 @@ unsafe fn quantised<const F: u8, const NT: usize, const NR: usize>(
     run: &Run<'_>,
     tile: *const u8,
     token: usize,
-    mut acc: [[__m512; NT]; NR],
 ) -> [[__m512; NT]; NR] {
+    let mut acc = [[_mm512_setzero_ps(); NT]; NR];
     let Some(packing) = (const { Packing::of_index(F) }) else {
         return acc;
     };
@@ -204,37 +203,42 @@ unsafe fn quantised<const F: u8, const NT: usize, const NR: usize>(
         panel.sums.as_ptr()
     };
     let records = run.cols / GROUP / packing.groups_per_head();
-    for record in 0..records {
-        for inner in 0..packing.groups_per_head() {
-            let index = record * packing.groups_per_head() + inner;
-            for (r, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: every record lies inside its tile (tile_bytes = records × record_bytes, checked); panel
-                // arrays hold `width` entries for each group, `2 · width` where halves count (checked).
-                unsafe {
-                    let head = tile.add(r * run.tile_bytes + record * packing.record_bytes());
-                    let group = head.add(packing.head_bytes() + inner * packing.group_bytes());
-                    let codes = codes(packing, group);
-                    let (scale, min) = scales(packing, head, group);
-                    for (t, acc) in acc.iter_mut().enumerate() {
-                        let at = index * width + token + t;
-                        let x = panel.codes.as_ptr().add(at * GROUP).cast::<i32>();
-                        let factor = _mm512_set1_ps(*panel.scales.as_ptr().add(at));
-                        for part in 0..parts {
-                            let folded = (index * parts + part) * width + token + t;
-                            let mut sum = if packing.offset == 0 {
-                                _mm512_setzero_si512()
-                            } else {
-                                _mm512_set1_epi32(*fold.add(folded))
-                            };
-                            for quad in part * 4..part * 4 + 8 / parts {
-                                let x = _mm512_set1_epi32(x.add(quad).read_unaligned());
-                                sum = _mm512_dpbusd_epi32(sum, codes[quad], x);
-                            }
-                            let scaled = _mm512_mul_ps(scale[part], factor);
-                            *acc = _mm512_fmadd_ps(scaled, _mm512_cvtepi32_ps(sum), *acc);
-                            if packing.has_min() {
-                                let sum = _mm512_set1_ps(*sums.add(folded));
-                                *acc = _mm512_fmadd_ps(min[part], sum, *acc);
+    for tap in 0..run.taps {
+        // SAFETY: a tile holds `taps` parts of `tap_bytes`.
+        let tile = unsafe { tile.add(tap * run.tap_bytes()) };
+        let token = token + tap * run.dilation;
+        for record in 0..records {
+            for inner in 0..packing.groups_per_head() {
+                let index = record * packing.groups_per_head() + inner;
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    // SAFETY: every record lies inside its tile (tile_bytes = records × record_bytes, checked); panel
+                    // arrays hold `width` entries for each group, `2 · width` where halves count (checked).
+                    unsafe {
+                        let head = tile.add(r * run.tile_bytes + record * packing.record_bytes());
+                        let group = head.add(packing.head_bytes() + inner * packing.group_bytes());
+                        let codes = codes(packing, group);
+                        let (scale, min) = scales(packing, head, group);
+                        for (t, acc) in acc.iter_mut().enumerate() {
+                            let at = index * width + token + t;
+                            let x = panel.codes.as_ptr().add(at * GROUP).cast::<i32>();
+                            let factor = _mm512_set1_ps(*panel.scales.as_ptr().add(at));
+                            for part in 0..parts {
+                                let folded = (index * parts + part) * width + token + t;
+                                let mut sum = if packing.offset == 0 {
+                                    _mm512_setzero_si512()
+                                } else {
+                                    _mm512_set1_epi32(*fold.add(folded))
+                                };
+                                for quad in part * 4..part * 4 + 8 / parts {
+                                    let x = _mm512_set1_epi32(x.add(quad).read_unaligned());
+                                    sum = _mm512_dpbusd_epi32(sum, codes[quad], x);
+                                }
+                                let scaled = _mm512_mul_ps(scale[part], factor);
+                                *acc = _mm512_fmadd_ps(scaled, _mm512_cvtepi32_ps(sum), *acc);
+                                if packing.has_min() {
+                                    let sum = _mm512_set1_ps(*sums.add(folded));
+                                    *acc = _mm512_fmadd_ps(min[part], sum, *acc);
+                                }
                             }
                         }
                     }
@@ -243,6 +247,51 @@ unsafe fn quantised<const F: u8, const NT: usize, const NR: usize>(
         }
     }
     acc
+}
+
+/// The products of one tile of Q8_0 with 8 tokens, added to `acc`: what [`quantised`] computes, quad by quad for all
+/// tokens, so that 8 sums and 8 accumulators stay in registers and 8 chains hide the latency of each other.
+///
+/// # Safety
+/// As [`Product::products`] for `NT` = 8 and `NR` = 1.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+unsafe fn bytes(run: &Run<'_>, tile: *const u8, token: usize, acc: &mut [__m512; 8]) {
+    let Some(packing) = (const { Packing::of(TensorType::Q8_0) }) else {
+        return;
+    };
+    let panel = run.panel;
+    let fold = panel.fold(packing).as_ptr();
+    for tap in 0..run.taps {
+        // SAFETY: a tile holds `taps` parts of `tap_bytes`.
+        let tile = unsafe { tile.add(tap * run.tap_bytes()) };
+        let token = token + tap * run.dilation;
+        for index in 0..run.cols / GROUP {
+            let at = index * panel.width + token;
+            // SAFETY: every record lies inside its tile (tile_bytes = records × record_bytes, checked); panel arrays hold
+            // `width` entries for each group (checked), of which `token .. token + 8` are ours.
+            unsafe {
+                let group = tile.add(index * packing.record_bytes());
+                let x = panel.codes.as_ptr().add(at * GROUP).cast::<i32>();
+                let mut sums = [_mm512_setzero_si512(); 8];
+                for (t, sum) in sums.iter_mut().enumerate() {
+                    *sum = _mm512_set1_epi32(*fold.add(at + t));
+                }
+                for quad in 0..8 {
+                    let codes = _mm512_loadu_si512(group.add(64 * quad).cast());
+                    for (t, sum) in sums.iter_mut().enumerate() {
+                        let x = _mm512_set1_epi32(x.add(8 * t + quad).read_unaligned());
+                        *sum = _mm512_dpbusd_epi32(*sum, codes, x);
+                    }
+                }
+                let scale = _mm512_cvtph_ps(_mm256_loadu_si256(group.add(packing.code_bytes()).cast()));
+                for (t, (sum, acc)) in sums.iter().zip(acc.iter_mut()).enumerate() {
+                    let scaled = _mm512_mul_ps(scale, _mm512_set1_ps(*panel.scales.as_ptr().add(at + t)));
+                    *acc = _mm512_fmadd_ps(scaled, _mm512_cvtepi32_ps(*sum), *acc);
+                }
+            }
+        }
+    }
 }
 
 /// The 8 quads of a group: 16 rows × 4 columns of unsigned codes each.
@@ -386,41 +435,46 @@ unsafe fn float<const F: u8, const NT: usize, const NR: usize>(
     run: &Run<'_>,
     tile: *const u8,
     token: usize,
-    mut acc: [[__m512; NT]; NR],
 ) -> [[__m512; NT]; NR] {
+    let mut acc = [[_mm512_setzero_ps(); NT]; NR];
     let width = run.panel.width;
     let values = run.panel.values.as_ptr();
     let pairs = F == TensorType::BF16 as u8;
     let steps = if pairs { run.cols.div_ceil(2) } else { run.cols };
     let step_bytes = if F == TensorType::F16 as u8 { 32 } else { 64 };
-    for step in 0..steps {
-        for (r, acc) in acc.iter_mut().enumerate() {
-            // SAFETY: step < steps, and a tile holds `steps · step_bytes` bytes (checked); `values` holds
-            // `cols · width` values (checked).
-            unsafe {
-                let p = tile.add(r * run.tile_bytes + step * step_bytes);
-                let x = |column: usize, t: usize| _mm512_set1_ps(*values.add(column * width + token + t));
-                if pairs {
-                    let both = _mm512_loadu_si512(p.cast());
-                    let even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(both));
-                    let odd = _mm512_castsi512_ps(_mm512_and_si512(
-                        both,
-                        _mm512_set1_epi32(0xffff_0000_u32 as i32),
-                    ));
-                    for (t, acc) in acc.iter_mut().enumerate() {
-                        *acc = _mm512_fmadd_ps(even, x(2 * step, t), *acc);
-                        if 2 * step + 1 < run.cols {
-                            *acc = _mm512_fmadd_ps(odd, x(2 * step + 1, t), *acc);
+    for tap in 0..run.taps {
+        // SAFETY: a tile holds `taps` parts of `tap_bytes`.
+        let tile = unsafe { tile.add(tap * run.tap_bytes()) };
+        let token = token + tap * run.dilation;
+        for step in 0..steps {
+            for (r, acc) in acc.iter_mut().enumerate() {
+                // SAFETY: step < steps, and a tile holds `steps · step_bytes` bytes (checked); `values` holds
+                // `cols · width` values (checked).
+                unsafe {
+                    let p = tile.add(r * run.tile_bytes + step * step_bytes);
+                    let x = |column: usize, t: usize| _mm512_set1_ps(*values.add(column * width + token + t));
+                    if pairs {
+                        let both = _mm512_loadu_si512(p.cast());
+                        let even = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(both));
+                        let odd = _mm512_castsi512_ps(_mm512_and_si512(
+                            both,
+                            _mm512_set1_epi32(0xffff_0000_u32 as i32),
+                        ));
+                        for (t, acc) in acc.iter_mut().enumerate() {
+                            *acc = _mm512_fmadd_ps(even, x(2 * step, t), *acc);
+                            if 2 * step + 1 < run.cols {
+                                *acc = _mm512_fmadd_ps(odd, x(2 * step + 1, t), *acc);
+                            }
                         }
-                    }
-                } else {
-                    let weights = if F == TensorType::F16 as u8 {
-                        _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))
                     } else {
-                        _mm512_loadu_ps(p.cast())
-                    };
-                    for (t, acc) in acc.iter_mut().enumerate() {
-                        *acc = _mm512_fmadd_ps(weights, x(step, t), *acc);
+                        let weights = if F == TensorType::F16 as u8 {
+                            _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))
+                        } else {
+                            _mm512_loadu_ps(p.cast())
+                        };
+                        for (t, acc) in acc.iter_mut().enumerate() {
+                            *acc = _mm512_fmadd_ps(weights, x(step, t), *acc);
+                        }
                     }
                 }
             }

@@ -72,33 +72,19 @@ macro_rules! ymm_kernels {
             token: usize,
             out: *mut f32,
         ) -> usize {
-            let place = |t: usize| (index * run.tokens + token + t) * TILE_ROWS;
-            let mut acc = [[_mm256_setzero_ps(); 2]; NT];
-            if run.add {
-                for (t, acc) in acc.iter_mut().enumerate() {
-                    // SAFETY: index < count and token + t < run.tokens, so the 16 values lie inside `out`.
-                    unsafe {
-                        acc[0] = _mm256_loadu_ps(out.add(place(t)));
-                        acc[1] = _mm256_loadu_ps(out.add(place(t) + 8));
-                    }
-                }
-            }
             let first = run.first + token;
-            // SAFETY: inside `run.tiles`, which `check` measured; the panel holds the run's tokens from `run.first` on;
-            // the rest is passed on.
+            // SAFETY: inside `run.tiles`, which `check` measured; the panel holds the run's tokens from `run.first` on,
+            // for every tap; the rest is passed on.
             let acc = unsafe {
-                let tile = run
-                    .tiles
-                    .as_ptr()
-                    .add(index * run.tile_bytes + run.offset());
+                let tile = run.tiles.as_ptr().add(index * run.tile_bytes);
                 match const { Packing::of_index(F) } {
-                    Some(_) => quantised::<F, NT>(run, tile, first, acc),
-                    None => float::<F, NT>(run, tile, first, acc),
+                    Some(_) => quantised::<F, NT>(run, tile, first),
+                    None => float::<F, NT>(run, tile, first),
                 }
             };
             for (t, acc) in acc.iter().enumerate() {
-                let at = place(t);
-                // SAFETY: as above.
+                let at = (index * run.tokens + token + t) * TILE_ROWS;
+                // SAFETY: index < count and token + t < run.tokens, so the 16 values lie inside `out`.
                 unsafe {
                     _mm256_storeu_ps(out.add(at), acc[0]);
                     _mm256_storeu_ps(out.add(at + 8), acc[1]);
@@ -115,8 +101,8 @@ macro_rules! ymm_kernels {
             run: &Run<'_>,
             tile: *const u8,
             token: usize,
-            mut acc: [[__m256; 2]; NT],
         ) -> [[__m256; 2]; NT] {
+            let mut acc = [[_mm256_setzero_ps(); 2]; NT];
             let Some(packing) = (const { Packing::of_index(F) }) else {
                 return acc;
             };
@@ -130,38 +116,43 @@ macro_rules! ymm_kernels {
                 panel.sums.as_ptr()
             };
             let records = run.cols / GROUP / packing.groups_per_head();
-            for record in 0..records {
-                for inner in 0..packing.groups_per_head() {
-                    let index = record * packing.groups_per_head() + inner;
-                    for side in 0..2 {
-                        // SAFETY: every record lies inside its tile (checked); panel arrays hold `width` entries for
-                        // each group, `2 · width` where halves count (checked).
-                        unsafe {
-                            let head = tile.add(record * packing.record_bytes());
-                            let group = head.add(packing.head_bytes() + inner * packing.group_bytes());
-                            let codes = codes(packing, group, side);
-                            let (scale, min) = scales(packing, head, group, side);
-                            for (t, acc) in acc.iter_mut().enumerate() {
-                                let acc = &mut acc[side];
-                                let at = index * width + token + t;
-                                let x = panel.codes.as_ptr().add(at * GROUP).cast::<i32>();
-                                let factor = _mm256_set1_ps(*panel.scales.as_ptr().add(at));
-                                for part in 0..parts {
-                                    let folded = (index * parts + part) * width + token + t;
-                                    let start = *fold.add(folded);
-                                    let sum = sum_of_quads(
-                                        packing,
-                                        &codes,
-                                        x,
-                                        part * 4,
-                                        part * 4 + 8 / parts,
-                                        start,
-                                    );
-                                    let scaled = _mm256_mul_ps(scale[part], factor);
-                                    *acc = _mm256_fmadd_ps(scaled, _mm256_cvtepi32_ps(sum), *acc);
-                                    if packing.has_min() {
-                                        let sum = _mm256_set1_ps(*sums.add(folded));
-                                        *acc = _mm256_fmadd_ps(min[part], sum, *acc);
+            for tap in 0..run.taps {
+                // SAFETY: a tile holds `taps` parts of `tap_bytes`.
+                let tile = unsafe { tile.add(tap * run.tap_bytes()) };
+                let token = token + tap * run.dilation;
+                for record in 0..records {
+                    for inner in 0..packing.groups_per_head() {
+                        let index = record * packing.groups_per_head() + inner;
+                        for side in 0..2 {
+                            // SAFETY: every record lies inside its tile (checked); panel arrays hold `width` entries for
+                            // each group, `2 · width` where halves count (checked).
+                            unsafe {
+                                let head = tile.add(record * packing.record_bytes());
+                                let group = head.add(packing.head_bytes() + inner * packing.group_bytes());
+                                let codes = codes(packing, group, side);
+                                let (scale, min) = scales(packing, head, group, side);
+                                for (t, acc) in acc.iter_mut().enumerate() {
+                                    let acc = &mut acc[side];
+                                    let at = index * width + token + t;
+                                    let x = panel.codes.as_ptr().add(at * GROUP).cast::<i32>();
+                                    let factor = _mm256_set1_ps(*panel.scales.as_ptr().add(at));
+                                    for part in 0..parts {
+                                        let folded = (index * parts + part) * width + token + t;
+                                        let start = *fold.add(folded);
+                                        let sum = sum_of_quads(
+                                            packing,
+                                            &codes,
+                                            x,
+                                            part * 4,
+                                            part * 4 + 8 / parts,
+                                            start,
+                                        );
+                                        let scaled = _mm256_mul_ps(scale[part], factor);
+                                        *acc = _mm256_fmadd_ps(scaled, _mm256_cvtepi32_ps(sum), *acc);
+                                        if packing.has_min() {
+                                            let sum = _mm256_set1_ps(*sums.add(folded));
+                                            *acc = _mm256_fmadd_ps(min[part], sum, *acc);
+                                        }
                                     }
                                 }
                             }
@@ -319,8 +310,8 @@ macro_rules! ymm_kernels {
             run: &Run<'_>,
             tile: *const u8,
             token: usize,
-            mut acc: [[__m256; 2]; NT],
         ) -> [[__m256; 2]; NT] {
+            let mut acc = [[_mm256_setzero_ps(); 2]; NT];
             let width = run.panel.width;
             let values = run.panel.values.as_ptr();
             let pairs = F == TensorType::BF16 as u8;
@@ -331,35 +322,41 @@ macro_rules! ymm_kernels {
                 run.cols
             };
             let step_bytes = if half { 32 } else { 64 };
-            for step in 0..steps {
-                for side in 0..2 {
-                    // SAFETY: step < steps, and a tile holds `steps · step_bytes` bytes (checked); `values` holds
-                    // `cols · width` values (checked).
-                    unsafe {
-                        let p = tile.add(step * step_bytes + side * step_bytes / 2);
-                        let x =
-                            |column: usize, t: usize| _mm256_set1_ps(*values.add(column * width + token + t));
-                        if pairs {
-                            let both = _mm256_loadu_si256(p.cast());
-                            let even = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(both));
-                            let odd = _mm256_castsi256_ps(_mm256_and_si256(
-                                both,
-                                _mm256_set1_epi32(0xffff_0000_u32 as i32),
-                            ));
-                            for (t, acc) in acc.iter_mut().enumerate() {
-                                acc[side] = _mm256_fmadd_ps(even, x(2 * step, t), acc[side]);
-                                if 2 * step + 1 < run.cols {
-                                    acc[side] = _mm256_fmadd_ps(odd, x(2 * step + 1, t), acc[side]);
-                                }
-                            }
-                        } else {
-                            let weights = if half {
-                                _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))
-                            } else {
-                                _mm256_loadu_ps(p.cast())
+            for tap in 0..run.taps {
+                // SAFETY: a tile holds `taps` parts of `tap_bytes`.
+                let tile = unsafe { tile.add(tap * run.tap_bytes()) };
+                let token = token + tap * run.dilation;
+                for step in 0..steps {
+                    for side in 0..2 {
+                        // SAFETY: step < steps, and a tile holds `steps · step_bytes` bytes (checked); `values` holds
+                        // `cols · width` values (checked).
+                        unsafe {
+                            let p = tile.add(step * step_bytes + side * step_bytes / 2);
+                            let x = |column: usize, t: usize| {
+                                _mm256_set1_ps(*values.add(column * width + token + t))
                             };
-                            for (t, acc) in acc.iter_mut().enumerate() {
-                                acc[side] = _mm256_fmadd_ps(weights, x(step, t), acc[side]);
+                            if pairs {
+                                let both = _mm256_loadu_si256(p.cast());
+                                let even = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(both));
+                                let odd = _mm256_castsi256_ps(_mm256_and_si256(
+                                    both,
+                                    _mm256_set1_epi32(0xffff_0000_u32 as i32),
+                                ));
+                                for (t, acc) in acc.iter_mut().enumerate() {
+                                    acc[side] = _mm256_fmadd_ps(even, x(2 * step, t), acc[side]);
+                                    if 2 * step + 1 < run.cols {
+                                        acc[side] = _mm256_fmadd_ps(odd, x(2 * step + 1, t), acc[side]);
+                                    }
+                                }
+                            } else {
+                                let weights = if half {
+                                    _mm256_cvtph_ps(_mm_loadu_si128(p.cast()))
+                                } else {
+                                    _mm256_loadu_ps(p.cast())
+                                };
+                                for (t, acc) in acc.iter_mut().enumerate() {
+                                    acc[side] = _mm256_fmadd_ps(weights, x(step, t), acc[side]);
+                                }
                             }
                         }
                     }

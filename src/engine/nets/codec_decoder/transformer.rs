@@ -3,13 +3,12 @@
 //! In: one row a frame, a stream's keys and values. Out: one row a frame.
 //! Invariant: positions count from the stream's first frame without end; there is no residual around the whole.
 
-use super::FRAMES_PER_PASS;
 use crate::base::Problem;
 use crate::engine::kernels::{AttentionInput, AttentionSpec, KvShape, Store};
 use crate::engine::nn::conv::{Conv, ConvRun};
 use crate::engine::nn::rope::RopeRows;
 use crate::model::card::{Activation, RopeSpec};
-use crate::model::speech::CodecSpec;
+use crate::model::speech::{CODEC_PASS_FRAMES, CodecSpec};
 use crate::plan::Dtype;
 use crate::sys::memory::Region;
 
@@ -51,7 +50,7 @@ pub(super) struct Shape {
 impl Shape {
     pub fn of(spec: &CodecSpec) -> Result<Self, Problem> {
         // A pass stores its frames before it reads, so the ring holds the window and the rest of a pass.
-        let positions = spec.window + FRAMES_PER_PASS - 1;
+        let positions = spec.window + CODEC_PASS_FRAMES - 1;
         Ok(Self {
             heads: spec.heads,
             head_dim: spec.head_dim,
@@ -104,7 +103,29 @@ pub(super) struct TransformerBuffers {
     activated: Vec<f32>,
 }
 
+impl TransformerBuffers {
+    /// Values the buffers have room for.
+    pub fn floats(&self) -> usize {
+        let all = [
+            &self.x,
+            &self.normed,
+            &self.qkv,
+            &self.attended,
+            &self.gate_up,
+            &self.activated,
+        ];
+        all.iter().map(|buffer| buffer.capacity()).sum()
+    }
+}
+
 impl Transformer {
+    /// Every matrix.
+    pub fn matrices(&self) -> impl Iterator<Item = &Conv> {
+        let layers = self.layers.iter();
+        let inner = layers.flat_map(|layer| [&layer.qkv, &layer.attention_out, &layer.gate_up, &layer.down]);
+        [&self.input, &self.output].into_iter().chain(inner)
+    }
+
     /// Rows of `rows` through the network into `out`.
     pub fn forward(
         &self,

@@ -9,9 +9,9 @@ use crate::base::{Bytes, Code, Problem};
 use crate::engine::nets::load::OnProgress;
 use crate::engine::nets::tensors::{LEAST_USAGE, Tensors, scale_rows};
 use crate::engine::nn::conv::Held;
-use crate::model::card::TensorType;
 use crate::model::speech::CodecEncoderSpec;
 use crate::model::speech_tensors;
+use crate::model::weight_path::WeightPath;
 use crate::model::weights::Weights;
 
 /// What stands before the names of the encoder's tensors.
@@ -41,7 +41,7 @@ impl CodecEncoder {
             .map(|view| view.bytes.len() as u64)
             .sum();
         let held = Held {
-            dtype: TensorType::F32,
+            path: WeightPath::Native,
             huge_pages,
         };
         let mut tensors = Tensors::new(weights, PREFIX, Bytes(total), held, on_progress);

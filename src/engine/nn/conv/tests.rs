@@ -5,7 +5,7 @@ use crate::base::CpuSet;
 use crate::engine::kernels;
 
 const EXACT: Held = Held {
-    dtype: TensorType::F32,
+    path: WeightPath::Native,
     huge_pages: false,
 };
 
@@ -127,9 +127,9 @@ fn strided_and_transposed_convolutions_follow_their_definitions() {
 fn a_stream_in_any_parts_is_the_whole_bit_for_bit() {
     let team = Team::single().unwrap();
     let (out, input, taps, dilation, tokens) = (48, 64, 7, 3, 70);
-    for dtype in [TensorType::F32, TensorType::BF16, TensorType::Q8_0] {
+    for path in WeightPath::ALL {
         let held = Held {
-            dtype,
+            path,
             huge_pages: false,
         };
         let conv = Conv::new(
@@ -177,7 +177,7 @@ fn a_stream_in_any_parts_is_the_whole_bit_for_bit() {
             };
             let whole = decode(&[tokens]);
             for parts in [&[1][..], &[7, 2], &[19, 33, 1]] {
-                assert_eq!(decode(parts), whole, "{name} {dtype:?} {parts:?}");
+                assert_eq!(decode(parts), whole, "{name} {path:?} {parts:?}");
             }
         }
     }
@@ -188,27 +188,31 @@ fn lower_precision_stays_near_and_is_really_lower() {
     let (out, input, taps, tokens) = (48, 64, 7, 40);
     let (w, x) = (noise(out * input * taps, 12), noise((tokens + 6) * input, 13));
     let kernels = kernels::select("best").unwrap();
-    let by = |dtype| {
+    let by = |path| {
         let held = Held {
-            dtype,
+            path,
             huge_pages: false,
         };
         let conv = Conv::new(&w, &[], (out, input, taps), 1, held).unwrap();
         run(kernels, 1, &conv, &x, tokens)
     };
-    let exact = by(TensorType::F32);
+    let exact = by(WeightPath::Native);
     let power: f32 = exact.iter().map(|x| x * x).sum();
-    for (dtype, least, most) in [(TensorType::BF16, 45.0, 70.0), (TensorType::Q8_0, 38.0, 60.0)] {
-        let noise: f32 = exact.iter().zip(by(dtype)).map(|(a, b)| (a - b) * (a - b)).sum();
+    for (path, least, most) in [
+        (WeightPath::Bf16, 45.0, 70.0),
+        (WeightPath::W8a8, 38.0, 60.0),
+        (WeightPath::W4a8, 15.0, 30.0),
+    ] {
+        let noise: f32 = exact.iter().zip(by(path)).map(|(a, b)| (a - b) * (a - b)).sum();
         let decibels = 10.0 * (power / noise).log10();
-        assert!((least..most).contains(&decibels), "{dtype:?}: {decibels} dB");
+        assert!((least..most).contains(&decibels), "{path:?}: {decibels} dB");
     }
 }
 
 #[test]
 fn a_format_that_cannot_cut_the_columns_is_not_used_and_that_is_reported() {
     let held = Held {
-        dtype: TensorType::Q8_0,
+        path: WeightPath::W8a8,
         huge_pages: false,
     };
     let conv = Conv::new(&noise(4 * 20 * 3, 14), &[], (4, 20, 3), 1, held).unwrap();
