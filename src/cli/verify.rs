@@ -20,7 +20,7 @@ const LIMIT: u64 = 16 << 20;
 /// Where `auto` listens unless told otherwise.
 const PORT: u16 = 8080;
 /// Widest value shown in the table.
-const WIDTH: usize = 40;
+const WIDTH: usize = 20;
 
 pub(super) fn run(args: &VerifyArgs) -> Outcome {
     let base = base_url(args)?;
@@ -176,9 +176,14 @@ impl Row {
     }
 }
 
+/// A value as JSON by way of text, so that an `f32` of 0.7 is shown as 0.7.
+fn plain<T: serde::Serialize>(value: &T) -> Value {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_default()
+}
+
 fn rows(plan: &Plan, effective: &Effective, differences: &[Problem]) -> Vec<Row> {
-    let planned = json!(plan);
-    let real = json!(effective);
+    let (planned, real) = (plain(plan), plain(effective));
     let differs = |key: &str| {
         differences.iter().any(|problem| {
             problem.details.as_ref().is_some_and(|details| {
@@ -248,7 +253,12 @@ fn memory(plan: &Plan, effective: &Effective) -> String {
             .map(str::to_owned)
             .to_vec(),
     ];
-    for item in plan.memory.items.iter().filter(|item| item.anonymous) {
+    for item in plan
+        .memory
+        .items
+        .iter()
+        .filter(|item| item.anonymous && item.steady)
+    {
         let now = real
             .item(&item.name)
             .map_or_else(|| "-".to_owned(), |bytes| bytes.to_string());
@@ -261,7 +271,7 @@ fn memory(plan: &Plan, effective: &Effective) -> String {
     ]);
     lines.push(vec![
         "mapped files".to_owned(),
-        plan.memory.mapped_bytes.to_string(),
+        plan.memory.mapped_steady_bytes.to_string(),
         real.file_bytes.to_string(),
     ]);
     lines.push(vec![
