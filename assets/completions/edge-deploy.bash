@@ -799,7 +799,7 @@ _edge__deploy() {
             return 0
             ;;
         edge__subcmd__deploy__subcmd__plan)
-            opts="-m -h --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --host --port --api-key --emit --json --log --log-json --help"
+            opts="-m -h --model --profile --set --context --threads --isa-cap --hardware --sysroot --config-dir --lenient --force --host --port --api-key --emit --diff --json --log --log-json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -882,6 +882,10 @@ _edge__deploy() {
                     return 0
                     ;;
                 --api-key)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --diff)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

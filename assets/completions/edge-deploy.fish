@@ -44,9 +44,9 @@ complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "help" -d 'P
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l context -d 'Tokens of context for each sequence (`stages.decoder.context`)' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l threads -d 'Worker threads (`stages.decoder.threads`)' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l context -d 'Tokens of context for each sequence (`stages.<first stage>.context`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l threads -d 'Worker threads (`stages.<first stage>.threads`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.<first stage>.isa_cap`)' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l hardware -d 'Plan for a machine saved with `probe --save`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l sysroot -d 'Plan for a machine captured with `doctor --capture`' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -l config-dir -d 'Folder searched first for `profiles/` and `hardware/`' -r -f -a "(__fish_complete_directories)"
@@ -64,28 +64,29 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand auto" -s h -l he
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l context -d 'Tokens of context for each sequence (`stages.decoder.context`)' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l threads -d 'Worker threads (`stages.decoder.threads`)' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l context -d 'Tokens of context for each sequence (`stages.<first stage>.context`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l threads -d 'Worker threads (`stages.<first stage>.threads`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.<first stage>.isa_cap`)' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l hardware -d 'Plan for a machine saved with `probe --save`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l sysroot -d 'Plan for a machine captured with `doctor --capture`' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l config-dir -d 'Folder searched first for `profiles/` and `hardware/`' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l host -d 'Address to bind; loopback unless said (`server.host`)' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l port -d 'Port to bind; 0 takes any free one (`server.port`)' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l api-key -d 'Key that clients must send; better in EDGE_DEPLOY_API_KEY, which `ps` does not show' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l diff -d 'Compare with another plan, key by key: a plan saved with `--json`, a machine saved with `probe --save` or captured in a folder, or another profile (a name or a YAML file)' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l lenient -d 'Unknown keys are warnings instead of errors'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l force -d 'Go on although the plan does not fit into memory'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l emit -d 'Print a profile that pins everything planned'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l emit -d 'Print a profile that pins everything planned; given back with `--profile` it plans the same'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand plan" -s h -l help -d 'Print help'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l context -d 'Tokens of context for each sequence (`stages.decoder.context`)' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l threads -d 'Worker threads (`stages.decoder.threads`)' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l context -d 'Tokens of context for each sequence (`stages.<first stage>.context`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l threads -d 'Worker threads (`stages.<first stage>.threads`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.<first stage>.isa_cap`)' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l hardware -d 'Plan for a machine saved with `probe --save`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l sysroot -d 'Plan for a machine captured with `doctor --capture`' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -l config-dir -d 'Folder searched first for `profiles/` and `hardware/`' -r -f -a "(__fish_complete_directories)"
@@ -101,9 +102,9 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand explain" -s h -l
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l context -d 'Tokens of context for each sequence (`stages.decoder.context`)' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l threads -d 'Worker threads (`stages.decoder.threads`)' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l context -d 'Tokens of context for each sequence (`stages.<first stage>.context`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l threads -d 'Worker threads (`stages.<first stage>.threads`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.<first stage>.isa_cap`)' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l hardware -d 'Plan for a machine saved with `probe --save`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l sysroot -d 'Plan for a machine captured with `doctor --capture`' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l config-dir -d 'Folder searched first for `profiles/` and `hardware/`' -r -f -a "(__fish_complete_directories)"
@@ -125,9 +126,9 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s h -l hel
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l context -d 'Tokens of context for each sequence (`stages.decoder.context`)' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l threads -d 'Worker threads (`stages.decoder.threads`)' -r
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.decoder.isa_cap`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l context -d 'Tokens of context for each sequence (`stages.<first stage>.context`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l threads -d 'Worker threads (`stages.<first stage>.threads`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.<first stage>.isa_cap`)' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l hardware -d 'Plan for a machine saved with `probe --save`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l sysroot -d 'Plan for a machine captured with `doctor --capture`' -r -f -a "(__fish_complete_directories)"
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l config-dir -d 'Folder searched first for `profiles/` and `hardware/`' -r -f -a "(__fish_complete_directories)"

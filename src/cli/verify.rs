@@ -97,8 +97,12 @@ fn base_url(args: &VerifyArgs) -> Result<String, Problem> {
         host.to_owned()
     };
     let after_host = host.rsplit(']').next().unwrap_or_default();
-    let with_port = match (after_host.rsplit_once(':'), scheme) {
-        (Some(("", port)), _) if !host.starts_with('[') => format!("127.0.0.1:{port}"),
+    let port = after_host.rsplit_once(':').map(|(_, port)| port);
+    if port.is_some_and(|port| port.parse::<u16>().is_err()) {
+        return Err(bad(format!("`{}` names no port", given.escape_debug())));
+    }
+    let with_port = match (port, scheme) {
+        (Some(port), _) if host.starts_with(':') => format!("127.0.0.1:{port}"),
         (Some(_), _) | (None, "https") => host.clone(),
         (None, _) => format!("{host}:{}", args.port.unwrap_or(PORT)),
     };

@@ -189,7 +189,7 @@ fn compare_server(plan: &Plan, real: &EffectiveServer, found: &mut Found) {
     if !as_planned {
         found.differ("server.host", &planned.host, &real.host);
     }
-    if planned.port != real.port && (planned.port != 0 || real.port == 0) {
+    if real.port == 0 || (planned.port != 0 && planned.port != real.port) {
         found.differ("server.port", &planned.port.to_string(), &real.port.to_string());
     }
     found.check(
