@@ -307,7 +307,8 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(open) = rest.find("{%") {
-        let Some(close) = rest[open..].find("%}").map(|at| open + at) else {
+        // From behind the opening: in `{%}` both would be the same sign.
+        let Some(close) = rest[open + 2..].find("%}").map(|at| open + 2 + at) else {
             break;
         };
         let inside = &rest[open + 2..close];

@@ -563,6 +563,7 @@ fn templates_that_do_not_work_say_so() {
         "{{ 'x' * 4000000000 }}",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
         "{% if %}",
+        "{%}",
         "{{ messages[0].content.nothing.more }}",
         "{{ no_such_function() }}",
         "{{ strftime_now('%Q') }}",
