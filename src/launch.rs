@@ -10,14 +10,20 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::base::{Bytes, Code, Millis, Place, Problem, Problems, env_vars};
+use crate::base::{Bytes, Code, CpuSet, Millis, Place, Problem, Problems, env_vars};
 use crate::config::{self, Flag, Kin, Layered, Library, Sources, search};
 use crate::derive::{self, DECODER, Options};
-use crate::engine::{self, Event, Handle, Request, Sampling, StartProgress};
+use crate::engine::audio::wav;
+use crate::engine::speech::Voice;
+use crate::engine::speech_pipeline::{self, SpeechHandle};
+use crate::engine::team::Team;
+use crate::engine::{self, Event, Handle, Request, Sampling, StartProgress, kernels};
 use crate::fetch::{Cache, ModelRef, Progress};
+use crate::model::speech::TALKER;
 use crate::model::{self, ModelCard, Weights, families};
 use crate::plan::{Effective, EffectiveDeadlines, Plan, readback};
 use crate::probe::{self, Hardware, Root, storage};
+use crate::server::Served;
 use crate::sys::process_memory;
 
 pub use serve::serve;
@@ -291,11 +297,11 @@ pub fn bind(plan: &Plan) -> Result<TcpListener, Problem> {
 
 /// A running engine, and how it compares with its plan.
 #[derive(Debug)]
-pub struct Ready {
+pub struct Ready<H = Handle> {
     /// What it was started from.
     pub decided: Decided,
     /// The engine.
-    pub handle: Handle,
+    pub handle: H,
     /// What it really uses.
     pub effective: Effective,
     /// Where that differs from the plan.
@@ -307,9 +313,19 @@ pub const LOADING: &str = "loading weights";
 
 /// Loads the weights, generates a first token, and reads back what really runs. Each phase has its own deadline.
 pub fn start(decided: Decided, progress: &mut dyn Progress) -> Result<Ready, Problem> {
+    if is_speech(&decided.plan) {
+        return Err(Problem::new(
+            Code::ModelUnsupported,
+            format!(
+                "`{}` is a speech model, which answers no prompts",
+                decided.plan.model.name
+            ),
+            "speak with it: `edge-deploy say -m MODEL \"text\" -o out.wav`",
+        ));
+    }
     let began = Instant::now();
     let plan = &decided.plan;
-    let handle = load(plan, progress)?;
+    let handle = load(plan, progress, engine::start)?;
     let loaded = began.elapsed();
     progress.step(&format!("loaded in {:.2} s", loaded.as_secs_f64()));
     warm_up(&handle, plan.deadlines.warmup_ms)?;
@@ -337,14 +353,125 @@ pub fn start(decided: Decided, progress: &mut dyn Progress) -> Result<Ready, Pro
     })
 }
 
-/// What the loading thread says.
-enum Told {
-    Progress(StartProgress),
-    Ended(Result<Handle, Problem>),
+/// The same for a speech model: loads all its stages, speaks a first frame, and reads back what really runs.
+pub fn start_speech(decided: Decided, progress: &mut dyn Progress) -> Result<Ready<SpeechHandle>, Problem> {
+    if !is_speech(&decided.plan) {
+        return Err(Problem::new(
+            Code::ModelUnsupported,
+            format!("`{}` is no speech model", decided.plan.model.name),
+            "give the folder of a Qwen3-TTS release with -m",
+        ));
+    }
+    let began = Instant::now();
+    let plan = &decided.plan;
+    let handle = load(plan, progress, |plan, weights, tell| {
+        speech_pipeline::start(plan, weights, &mut |seen| tell(StartProgress::Weights(seen)))
+    })?;
+    let loaded = began.elapsed();
+    progress.step(&format!("loaded in {:.2} s", loaded.as_secs_f64()));
+    let deadline = plan.deadlines.warmup_ms;
+    if !handle.warm_up(Duration::from_millis(deadline.0))? {
+        return Err(late("the first frame", "warmup_ms", deadline));
+    }
+    progress.step(&format!(
+        "first frame after {:.2} s",
+        began.elapsed().saturating_sub(loaded).as_secs_f64()
+    ));
+    let took = |time: Duration| Millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let effective = Effective {
+        deadlines: Some(EffectiveDeadlines {
+            load_ms: plan.deadlines.load_ms,
+            load_took_ms: took(loaded),
+            warmup_ms: plan.deadlines.warmup_ms,
+            warmup_took_ms: took(began.elapsed().saturating_sub(loaded)),
+            shutdown_ms: None,
+        }),
+        ..handle.effective()?
+    };
+    let differences = readback::compare(plan, &effective);
+    Ok(Ready {
+        decided,
+        handle,
+        effective,
+        differences,
+    })
 }
 
-/// Starts the engine within the plan's deadline for it.
-fn load(plan: &Plan, progress: &mut dyn Progress) -> Result<Handle, Problem> {
+/// The voice of a WAV file, for a model that clones; with `said`, what is said in it, its manner is continued too.
+pub fn clone_voice(decided: &Decided, file: &Path, said: Option<&str>) -> Result<Voice, Problem> {
+    let plan = &decided.plan;
+    let card = plan.model.card.as_deref();
+    let speech = card.and_then(|card| card.speech.as_deref());
+    let (Some(card), Some(speech), Some(stage)) = (card, speech, plan.stages.get(TALKER)) else {
+        return Err(Problem::new(
+            Code::ModelUnsupported,
+            format!("`{}` is no speech model", plan.model.name),
+            "give the folder of a Qwen3-TTS release with -m",
+        ));
+    };
+    let unreadable = |what: String| {
+        Problem::new(
+            Code::FileAccess,
+            format!("`{}` cannot be read: {what}", file.display()),
+            "give a WAV file of some seconds of speech",
+        )
+        .at(Place::of(file.display().to_string()))
+    };
+    let size = std::fs::metadata(file)
+        .map_err(|error| unreadable(error.to_string()))?
+        .len();
+    if size > MAX_RECORDING_BYTES {
+        return Err(unreadable(format!(
+            "it has {size} bytes, more than {MAX_RECORDING_BYTES}"
+        )));
+    }
+    let bytes = std::fs::read(file).map_err(|error| unreadable(error.to_string()))?;
+    let recording = wav::read(&bytes, MAX_RECORDING_SECONDS)?;
+    let team = Team::new("clone", &CpuSet::new(), stage.threads, false)?;
+    let kernels = kernels::select(&stage.isa_cap)?;
+    speech_pipeline::clone_voice(speech, &Weights::open(card)?, kernels, &team, &recording, said)
+}
+
+/// Largest recording to clone a voice from.
+const MAX_RECORDING_BYTES: u64 = 64 << 20;
+/// Longest one.
+const MAX_RECORDING_SECONDS: u32 = 60;
+
+/// Starts whichever engine the model needs.
+fn start_served(decided: Decided, progress: &mut dyn Progress) -> Result<Ready<Served>, Problem> {
+    if is_speech(&decided.plan) {
+        start_speech(decided, progress).map(Ready::served)
+    } else {
+        start(decided, progress).map(Ready::served)
+    }
+}
+
+impl<H: Into<Served>> Ready<H> {
+    fn served(self) -> Ready<Served> {
+        Ready {
+            decided: self.decided,
+            handle: self.handle.into(),
+            effective: self.effective,
+            differences: self.differences,
+        }
+    }
+}
+
+fn is_speech(plan: &Plan) -> bool {
+    plan.model.card.as_ref().is_some_and(|card| card.speech.is_some())
+}
+
+/// What the loading thread says.
+enum Told<H> {
+    Progress(StartProgress),
+    Ended(Result<H, Problem>),
+}
+
+/// Starts an engine of some kind from a plan and opened weights, telling how far it is.
+type Begin<H> = fn(&Plan, Weights, &mut dyn FnMut(StartProgress)) -> Result<H, Problem>;
+
+/// Starts an engine within the plan's deadline for it.
+fn load<H: Send + 'static>(plan: &Plan, progress: &mut dyn Progress, begin: Begin<H>) -> Result<H, Problem> {
     let card = plan.model.card.as_deref().ok_or_else(|| {
         Problem::new(
             Code::Internal,
@@ -361,7 +488,7 @@ fn load(plan: &Plan, progress: &mut dyn Progress) -> Result<Handle, Problem> {
         .name("load".to_owned())
         .spawn(move || {
             // Nobody listens any more only after the deadline, when the process ends.
-            let started = engine::start(&plan, weights, &mut |seen| {
+            let started = begin(&plan, weights, &mut |seen| {
                 let _ = tell.send(Told::Progress(seen));
             });
             let _ = tell.send(Told::Ended(started));

@@ -31,6 +31,7 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)')
             [CompletionResult]::new('explain', 'explain', [CompletionResultType]::ParameterValue, 'Say where each value of the plan comes from and how to verify it')
             [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Answer one prompt in the terminal')
+            [CompletionResult]::new('say', 'say', [CompletionResultType]::ParameterValue, 'Speak a text into a WAV file')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure prefill and decode rates of a model on this machine')
             [CompletionResult]::new('probe', 'probe', [CompletionResultType]::ParameterValue, 'Show what this machine is and what may be used of it')
             [CompletionResult]::new('profiles', 'profiles', [CompletionResultType]::ParameterValue, 'List, show, copy and check profiles')
@@ -138,6 +139,37 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Unknown keys are warnings instead of errors')
             [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Go on although the plan does not fit into memory')
             [CompletionResult]::new('--raw', '--raw', [CompletionResultType]::ParameterName, 'Give the prompt to the model as it is, without its chat template')
+            [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
+            [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
+            [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
+            [CompletionResult]::new('--help', '--help', [CompletionResultType]::ParameterName, 'Print help')
+            break
+        }
+        'edge-deploy;say' {
+            [CompletionResult]::new('-m', '-m', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--model', '--model', [CompletionResultType]::ParameterName, 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`')
+            [CompletionResult]::new('--profile', '--profile', [CompletionResultType]::ParameterName, 'A profile by name instead of the model family''s own, or a YAML file above it')
+            [CompletionResult]::new('--set', '--set', [CompletionResultType]::ParameterName, 'Set one key, such as `stages.decoder.threads=4`; may be repeated')
+            [CompletionResult]::new('--context', '--context', [CompletionResultType]::ParameterName, 'Tokens of context for each sequence (`stages.<first stage>.context`)')
+            [CompletionResult]::new('--threads', '--threads', [CompletionResultType]::ParameterName, 'Worker threads (`stages.<first stage>.threads`)')
+            [CompletionResult]::new('--isa-cap', '--isa-cap', [CompletionResultType]::ParameterName, 'Best instruction set to use, such as `avx2` or `scalar` (`stages.<first stage>.isa_cap`)')
+            [CompletionResult]::new('--hardware', '--hardware', [CompletionResultType]::ParameterName, 'Plan for a machine saved with `probe --save`')
+            [CompletionResult]::new('--sysroot', '--sysroot', [CompletionResultType]::ParameterName, 'Plan for a machine captured with `doctor --capture`')
+            [CompletionResult]::new('--config-dir', '--config-dir', [CompletionResultType]::ParameterName, 'Folder searched first for `profiles/` and `hardware/`')
+            [CompletionResult]::new('-o', '-o', [CompletionResultType]::ParameterName, 'The WAV file to write')
+            [CompletionResult]::new('--out', '--out', [CompletionResultType]::ParameterName, 'The WAV file to write')
+            [CompletionResult]::new('--voice', '--voice', [CompletionResultType]::ParameterName, 'A voice of the model; its first by name if absent')
+            [CompletionResult]::new('--clone', '--clone', [CompletionResultType]::ParameterName, 'A WAV file whose voice is cloned, with a Base model')
+            [CompletionResult]::new('--clone-text', '--clone-text', [CompletionResultType]::ParameterName, 'What is said in it; its manner is then continued too')
+            [CompletionResult]::new('--language', '--language', [CompletionResultType]::ParameterName, 'A language of the model, or `auto`')
+            [CompletionResult]::new('--instructions', '--instructions', [CompletionResultType]::ParameterName, 'How to say it, in words, for models that take instructions')
+            [CompletionResult]::new('--min-frames', '--min-frames', [CompletionResultType]::ParameterName, 'Least frames of 80 ms; the end is held back, and the guards against endless sound are off')
+            [CompletionResult]::new('--max-frames', '--max-frames', [CompletionResultType]::ParameterName, 'Most frames of 80 ms; by the length of the text if absent')
+            [CompletionResult]::new('--seed', '--seed', [CompletionResultType]::ParameterName, 'Same seed, same sound')
+            [CompletionResult]::new('--log', '--log', [CompletionResultType]::ParameterName, 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG')
+            [CompletionResult]::new('--lenient', '--lenient', [CompletionResultType]::ParameterName, 'Unknown keys are warnings instead of errors')
+            [CompletionResult]::new('--force', '--force', [CompletionResultType]::ParameterName, 'Go on although the plan does not fit into memory')
+            [CompletionResult]::new('--stream-text', '--stream-text', [CompletionResultType]::ParameterName, 'Give the text token by token while speaking, not all at once before')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print JSON (docs/reference/json.md) instead of text')
             [CompletionResult]::new('--log-json', '--log-json', [CompletionResultType]::ParameterName, 'Log lines as JSON')
             [CompletionResult]::new('-h', '-h', [CompletionResultType]::ParameterName, 'Print help')
@@ -315,6 +347,7 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             [CompletionResult]::new('plan', 'plan', [CompletionResultType]::ParameterValue, 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)')
             [CompletionResult]::new('explain', 'explain', [CompletionResultType]::ParameterValue, 'Say where each value of the plan comes from and how to verify it')
             [CompletionResult]::new('run', 'run', [CompletionResultType]::ParameterValue, 'Answer one prompt in the terminal')
+            [CompletionResult]::new('say', 'say', [CompletionResultType]::ParameterValue, 'Speak a text into a WAV file')
             [CompletionResult]::new('bench', 'bench', [CompletionResultType]::ParameterValue, 'Measure prefill and decode rates of a model on this machine')
             [CompletionResult]::new('probe', 'probe', [CompletionResultType]::ParameterValue, 'Show what this machine is and what may be used of it')
             [CompletionResult]::new('profiles', 'profiles', [CompletionResultType]::ParameterValue, 'List, show, copy and check profiles')
@@ -336,6 +369,9 @@ Register-ArgumentCompleter -Native -CommandName 'edge-deploy' -ScriptBlock {
             break
         }
         'edge-deploy;help;run' {
+            break
+        }
+        'edge-deploy;help;say' {
             break
         }
         'edge-deploy;help;bench' {

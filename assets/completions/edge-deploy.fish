@@ -32,6 +32,7 @@ complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "auto" -d 'P
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "run" -d 'Answer one prompt in the terminal'
+complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "say" -d 'Speak a text into a WAV file'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "bench" -d 'Measure prefill and decode rates of a model on this machine'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "probe" -d 'Show what this machine is and what may be used of it'
 complete -c edge-deploy -n "__fish_edge_deploy_needs_command" -f -a "profiles" -d 'List, show, copy and check profiles'
@@ -123,6 +124,31 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l raw -d '
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand run" -s h -l help -d 'Print help'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l context -d 'Tokens of context for each sequence (`stages.<first stage>.context`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l threads -d 'Worker threads (`stages.<first stage>.threads`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l isa-cap -d 'Best instruction set to use, such as `avx2` or `scalar` (`stages.<first stage>.isa_cap`)' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l hardware -d 'Plan for a machine saved with `probe --save`' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l sysroot -d 'Plan for a machine captured with `doctor --capture`' -r -f -a "(__fish_complete_directories)"
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l config-dir -d 'Folder searched first for `profiles/` and `hardware/`' -r -f -a "(__fish_complete_directories)"
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -s o -l out -d 'The WAV file to write' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l voice -d 'A voice of the model; its first by name if absent' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l clone -d 'A WAV file whose voice is cloned, with a Base model' -r -F
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l clone-text -d 'What is said in it; its manner is then continued too' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l language -d 'A language of the model, or `auto`' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l instructions -d 'How to say it, in words, for models that take instructions' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l min-frames -d 'Least frames of 80 ms; the end is held back, and the guards against endless sound are off' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l max-frames -d 'Most frames of 80 ms; by the length of the text if absent' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l seed -d 'Same seed, same sound' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l lenient -d 'Unknown keys are warnings instead of errors'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l force -d 'Go on although the plan does not fit into memory'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l stream-text -d 'Give the text token by token while speaking, not all at once before'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l json -d 'Print JSON (docs/reference/json.md) instead of text'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -l log-json -d 'Log lines as JSON'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand say" -s h -l help -d 'Print help'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -s m -l model -d 'A file or folder, a name from `pull --list`, `default`, or `hf:org/name[:file][@revision]`' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l profile -d 'A profile by name instead of the model family\'s own, or a YAML file above it' -r -F
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand bench" -l set -d 'Set one key, such as `stages.decoder.threads=4`; may be repeated' -r
@@ -215,19 +241,20 @@ complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand completions" -s 
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand man" -l log -d 'Log filter for stderr, such as `info` or `edge_deploy=debug`, instead of EDGE_DEPLOY_LOG' -r
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand man" -l log-json -d 'Log lines as JSON'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand man" -s h -l help -d 'Print help'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "auto" -d 'Probe, plan, load and serve: the whole way in one command'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "run" -d 'Answer one prompt in the terminal'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "bench" -d 'Measure prefill and decode rates of a model on this machine'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "probe" -d 'Show what this machine is and what may be used of it'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "profiles" -d 'List, show, copy and check profiles'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "pull" -d 'Fetch a model into the cache'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "doctor" -d 'Check this machine, the cache and the settings; report what to do about faults'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "verify" -d 'Compare what a running server uses with its plan'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "completions" -d 'Print a completion script for a shell'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "man" -d 'Print the man page'
-complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run bench probe profiles pull doctor verify completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "auto" -d 'Probe, plan, load and serve: the whole way in one command'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "plan" -d 'Show the plan with its reasons; loads nothing, fetches nothing (`auto --dry-run`)'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "explain" -d 'Say where each value of the plan comes from and how to verify it'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "run" -d 'Answer one prompt in the terminal'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "say" -d 'Speak a text into a WAV file'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "bench" -d 'Measure prefill and decode rates of a model on this machine'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "probe" -d 'Show what this machine is and what may be used of it'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "profiles" -d 'List, show, copy and check profiles'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "pull" -d 'Fetch a model into the cache'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "doctor" -d 'Check this machine, the cache and the settings; report what to do about faults'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "verify" -d 'Compare what a running server uses with its plan'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "completions" -d 'Print a completion script for a shell'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "man" -d 'Print the man page'
+complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and not __fish_seen_subcommand_from auto plan explain run say bench probe profiles pull doctor verify completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "list" -d 'List profiles and hardware classes, where each comes from and what it hides'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "show" -d 'Print a profile or hardware class'
 complete -c edge-deploy -n "__fish_edge_deploy_using_subcommand help; and __fish_seen_subcommand_from profiles" -f -a "eject" -d 'Copy a built-in profile or hardware class to your own folder, to be changed there'

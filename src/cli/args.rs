@@ -39,6 +39,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Answer one prompt in the terminal
     Run(RunArgs),
+    /// Speak a text into a WAV file
+    Say(SayArgs),
     /// Measure prefill and decode rates of a model on this machine
     Bench(BenchArgs),
     /// Show what this machine is and what may be used of it
@@ -207,6 +209,48 @@ pub struct RunArgs {
     #[arg(long, value_name = "R")]
     pub repetition_penalty: Option<f32>,
     /// Same seed, same answer
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Flags of `say`.
+#[derive(Clone, Debug, ClapArgs)]
+#[expect(missing_docs, reason = "groups are documented where they are defined")]
+pub struct SayArgs {
+    /// What to say; `-` reads it from stdin
+    pub text: String,
+    #[command(flatten)]
+    pub select: Select,
+    /// The WAV file to write
+    #[arg(short, long, value_name = "FILE", default_value = "out.wav", value_hint = ValueHint::FilePath)]
+    pub out: PathBuf,
+    /// A voice of the model; its first by name if absent
+    #[arg(long, value_name = "NAME")]
+    pub voice: Option<String>,
+    /// A WAV file whose voice is cloned, with a Base model
+    #[arg(long, value_name = "FILE", conflicts_with = "voice", value_hint = ValueHint::FilePath)]
+    pub clone: Option<PathBuf>,
+    /// What is said in it; its manner is then continued too
+    #[arg(long, value_name = "TEXT", requires = "clone")]
+    pub clone_text: Option<String>,
+    /// A language of the model, or `auto`
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub language: String,
+    /// How to say it, in words, for models that take instructions
+    #[arg(long, value_name = "TEXT")]
+    pub instructions: Option<String>,
+    /// Give the text token by token while speaking, not all at once before
+    #[arg(long)]
+    pub stream_text: bool,
+    /// Least frames of 80 ms; the end is held back, and the guards against endless sound are off
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub min_frames: usize,
+    /// Most frames of 80 ms; by the length of the text if absent
+    #[arg(long, value_name = "N")]
+    pub max_frames: Option<usize>,
+    /// Same seed, same sound
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     #[command(flatten)]
@@ -394,6 +438,7 @@ impl Command {
             Self::Plan(args) => args.output.json,
             Self::Explain(args) => args.output.json,
             Self::Run(args) => args.output.json,
+            Self::Say(args) => args.output.json,
             Self::Bench(args) => args.output.json,
             Self::Probe(args) => args.output.json,
             Self::Pull(args) => args.output.json,

@@ -11,6 +11,7 @@ use super::{Outcome, plan, print, select, show};
 use crate::base::{ExitCode, Problem};
 use crate::fetch::{Cache, ModelRef};
 use crate::launch::{self, Machine, Ready};
+use crate::server::Served;
 
 pub(super) fn run(args: &AutoArgs) -> Outcome {
     if args.dry_run {
@@ -58,7 +59,7 @@ pub(super) fn run(args: &AutoArgs) -> Outcome {
 }
 
 /// Says where the server is and how to try it.
-fn announce(ready: &Ready, address: SocketAddr, json: bool) -> Result<(), Problem> {
+fn announce(ready: &Ready<Served>, address: SocketAddr, json: bool) -> Result<(), Problem> {
     let plan = &ready.decided.plan;
     let shown = if address.ip().is_unspecified() {
         SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), address.port())
@@ -85,8 +86,16 @@ fn announce(ready: &Ready, address: SocketAddr, json: bool) -> Result<(), Proble
     } else {
         "with the differences above"
     };
+    let (path, body) = match &ready.handle {
+        Served::Text(_) => (
+            "chat/completions",
+            r#"'{"model":"default","messages":[{"role":"user","content":"Hello!"}]}'"#,
+        ),
+        Served::Speech(_) => ("audio/speech", r#"'{"input":"Hello!"}' -o hello.wav"#),
+    };
     print::announce(&format!(
-        "\nserving {} at http://{shown} {state}; try it:\n  curl http://{shown}/v1/chat/completions -H 'content-type: application/json'{key} \\\n    -d '{{\"model\":\"default\",\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}]}}'\n",
+        "\nserving {} at http://{shown} {state}; try it:\n  curl http://{shown}/v1/{path} -H 'content-type: \
+         application/json'{key} \\\n    -d {body}\n",
         plan.model.name
     ));
     Ok(())

@@ -15,6 +15,7 @@ mod probe;
 mod profiles;
 mod pull;
 mod run;
+mod say;
 mod select;
 mod show;
 mod verify;
@@ -85,6 +86,7 @@ fn run(command: Command) -> Outcome {
         Command::Plan(args) => plan::run(&args.select, &args.listen, args.output.json),
         Command::Explain(args) => explain::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Say(args) => say::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Profiles(args) => profiles::run(args.command),

@@ -59,7 +59,7 @@ pub(super) fn run(args: &RunArgs) -> Outcome {
 }
 
 /// The prompt as given, or all of stdin for `-`.
-fn prompt(given: &str) -> Result<String, Problem> {
+pub(super) fn prompt(given: &str) -> Result<String, Problem> {
     if given != "-" {
         return Ok(given.to_owned());
     }

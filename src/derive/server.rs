@@ -229,6 +229,6 @@ pub fn sampling(pins: &SamplingPins, model: &SamplingDefaults) -> SamplingDraft 
         top_p: either(pins.top_p.as_ref(), model.top_p, 0.95),
         top_k: either(pins.top_k.as_ref(), model.top_k, 40),
         min_p: either(pins.min_p.as_ref(), None, 0.0),
-        repetition_penalty: either(pins.repetition_penalty.as_ref(), None, 1.0),
+        repetition_penalty: either(pins.repetition_penalty.as_ref(), model.repetition_penalty, 1.0),
     }
 }

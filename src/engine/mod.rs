@@ -16,6 +16,7 @@ pub mod sampler;
 pub mod scheduler;
 pub mod session;
 pub mod speech;
+pub mod speech_pipeline;
 pub mod stage;
 pub mod stages;
 pub mod start;

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::{Decided, Ready, start};
+use super::{Decided, Ready, start_served};
 use crate::base::{Code, Problem, Problems, Severity};
 use crate::config::Secret;
 use crate::fetch::{Cache, ModelRef, Progress};
 use crate::model;
 use crate::plan::readback;
-use crate::server::{self, ServerOptions, ServerState};
+use crate::server::{self, Served, ServerOptions, ServerState};
 use crate::sys::limits;
 
 /// Threads that read requests and write answers; the work is done by the engine's own.
@@ -27,6 +27,9 @@ const TEXT_THREADS: usize = 4;
 /// How much sooner than others the kernel ends this process when memory runs out (−1000 to 1000; 0 is usual).
 const OOM_SCORE: i32 = 500;
 
+/// Told the engine and the address once everything is ready.
+pub type Announce<'a> = dyn FnMut(&Ready<Served>, SocketAddr) -> Result<(), Problem> + 'a;
+
 /// Fetches, loads and serves `decided` on `listener`. `announce` is called once everything is ready.
 pub fn serve(
     decided: Decided,
@@ -34,7 +37,7 @@ pub fn serve(
     model: (&ModelRef, &Cache),
     strict: bool,
     progress: &mut dyn Progress,
-    announce: &mut dyn FnMut(&Ready, SocketAddr) -> Result<(), Problem>,
+    announce: &mut Announce<'_>,
 ) -> Result<(), Problems> {
     let address = listener.local_addr().map_err(|error| system(&error))?;
     listener.set_nonblocking(true).map_err(|error| system(&error))?;
@@ -109,7 +112,7 @@ fn fetch_and_start(
     decided: Decided,
     (model, cache): (&ModelRef, &Cache),
     progress: &mut dyn Progress,
-) -> Result<Ready, Problem> {
+) -> Result<Ready<Served>, Problem> {
     let card = model::inspect(model.ensure(cache, false, progress)?)?;
     let same = decided.plan.model.card.as_deref().is_some_and(|planned| {
         planned.files == card.files && planned.tensors == card.tensors && planned.decoder == card.decoder
@@ -121,7 +124,7 @@ fn fetch_and_start(
             "run it again; if a file is being replaced, wait until it is whole",
         ));
     }
-    start(decided, progress)
+    start_served(decided, progress)
 }
 
 /// Listens for SIGINT and SIGTERM; the returned value turns true at the first one. Before anything is loaded there is

@@ -322,4 +322,6 @@ pub struct SamplingDefaults {
     pub temperature: Option<f32>,
     pub top_p: Option<f32>,
     pub top_k: Option<u32>,
+    #[serde(default)]
+    pub repetition_penalty: Option<f32>,
 }

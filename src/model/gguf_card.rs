@@ -406,6 +406,7 @@ fn sampling(gguf: &Gguf) -> Result<SamplingDefaults, Problem> {
         _ => gguf.u32("general.sampling.top_k")?,
     };
     Ok(SamplingDefaults {
+        repetition_penalty: None,
         temperature: gguf.f32("general.sampling.temp")?,
         top_p: gguf.f32("general.sampling.top_p")?,
         top_k,

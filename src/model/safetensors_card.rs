@@ -333,6 +333,7 @@ fn sampling(generation: Option<&HfConfig>) -> Result<SamplingDefaults, Problem> 
             .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
     };
     Ok(SamplingDefaults {
+        repetition_penalty: generation.real("repetition_penalty")?.map(|p| p as f32),
         temperature: if greedy { Some(0.0) } else { temperature },
         top_p: generation.real("top_p")?.map(|p| p as f32),
         top_k,

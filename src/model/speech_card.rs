@@ -101,6 +101,7 @@ pub(super) fn read(
             temperature: Some(if chosen.sample { chosen.temperature } else { 0.0 }),
             top_p: Some(chosen.top_p),
             top_k: Some(chosen.top_k),
+            repetition_penalty: Some(chosen.repetition_penalty),
         },
         context_train: context as u64,
         speech: Some(Box::new(speech)),
@@ -275,7 +276,7 @@ fn text_sizes(talker: &HfConfig) -> Result<(usize, usize), Problem> {
 /// The talker's codes must be codes of a codebook, and its control rows must lie behind them.
 fn codes_fit(config: &HfConfig, talker: &DecoderSpec, predictor: &DecoderSpec) -> Result<(), Problem> {
     let codes = talker.vocab.saturating_sub(CONTROL_ROWS);
-    if codes == predictor.vocab && codes <= usize::from(u16::MAX) {
+    if codes == predictor.vocab && u16::try_from(codes).is_ok() {
         return Ok(());
     }
     Err(config.fault(format!(

@@ -131,7 +131,6 @@ impl ModelCard {
             mapped: Vec::new(),
             state_bytes_per_seq: Bytes(speech.codec.stream_bytes()),
             work_bytes_per_row: Bytes(speech.codec.work_bytes_per_frame()),
-            ..plain.clone()
         };
         vec![plain, completing, sounding]
     }

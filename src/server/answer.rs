@@ -21,7 +21,7 @@ use super::writer::{Answer, Writer};
 use crate::engine::Event;
 
 /// A comment is sent when nothing else was for this long, so that proxies keep the connection.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Waits for all answers and gives one body. Dropping the future cancels them.
 ///

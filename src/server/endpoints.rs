@@ -28,7 +28,7 @@ pub async fn chat(State(state): State<Arc<ServerState>>, request: Request) -> Re
     state.check_model(request.model.as_deref())?;
     let asked = validate::chat(&request, &state.sampling, state.fresh_number())?;
     let messages = validate::messages(&request.messages)?;
-    let handle = state.ready()?.clone();
+    let handle = state.text()?.clone();
     let engine = handle.clone();
     let variables = request.chat_template_kwargs.unwrap_or_default();
     let prompt = blocking(move || {
@@ -73,7 +73,7 @@ pub async fn completions(
             format!("send 1 to {MAX_PROMPTS} prompts"),
         ));
     }
-    let handle = state.ready()?.clone();
+    let handle = state.text()?.clone();
     let engine = handle.clone();
     let (echo, n) = (request.echo.unwrap_or(false), asked.n);
     let (prompts, echoes) = blocking(move || {

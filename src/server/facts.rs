@@ -39,7 +39,7 @@ pub async fn root(State(state): Shared) -> String {
     format!(
         "edge-deploy {} serves {} as an OpenAI-compatible API under /v1.\n\
          GET /health  /ready  /metrics  /v1/models  /v1/edge/plan  /v1/edge/effective\n\
-         POST /v1/chat/completions  /v1/completions\n",
+         POST /v1/chat/completions  /v1/completions  /v1/audio/speech\n",
         env!("CARGO_PKG_VERSION"),
         state.model
     )
@@ -67,7 +67,7 @@ pub async fn health() -> Json<serde_json::Value> {
 /// `GET /ready`: requests are served.
 pub async fn ready(State(state): Shared) -> Result<Json<serde_json::Value>, ApiError> {
     let handle = state.ready()?;
-    if handle.status().stopping {
+    if handle.stopping() {
         return Err(Problem::new(Code::NotReady, "the engine has stopped", "restart the server").into());
     }
     Ok(Json(json!({"status": "ready", "model": state.model})))

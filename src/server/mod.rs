@@ -16,6 +16,7 @@ pub mod openapi;
 mod patience;
 mod reply;
 pub mod routes;
+mod speech;
 pub mod state;
 pub mod validate;
 pub mod wire;
@@ -36,7 +37,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::base::{Code, Problem};
 use patience::Patient;
-pub use state::{ServerOptions, ServerState};
+pub use state::{Served, ServerOptions, ServerState};
 
 /// Connections held at once; more wait in the system's queue.
 const MAX_CONNECTIONS: usize = 512;
@@ -102,7 +103,7 @@ pub async fn serve(
     state.stop();
     stop.send_replace(true);
     let grace = Duration::from_millis(state.shutdown_grace.0);
-    let engine = state.engine().cloned();
+    let engine = state.served().cloned();
     let finish = tokio::task::spawn_blocking(move || {
         if let Some(engine) = engine {
             engine.shutdown(grace);

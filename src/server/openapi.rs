@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::reply::{ChatBody, ChatChunk, CompletionBody, ErrorBody, ModelBody, ModelList};
 use super::routes::{ROUTES, Route};
+use super::speech::{SpeechBody, VoiceList};
 use super::wire::{ChatRequest, CompletionRequest};
 
 fn reference<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
@@ -27,6 +28,8 @@ fn bodies(route: &Route, schemas: &mut SchemaGenerator) -> (Option<Value>, Optio
             Some(reference::<CompletionBody>(schemas)),
             Some(reference::<CompletionBody>(schemas)),
         ),
+        "/v1/audio/speech" => (Some(reference::<SpeechBody>(schemas)), None, None),
+        "/v1/audio/voices" => (None, Some(reference::<VoiceList>(schemas)), None),
         "/v1/models" => (None, Some(reference::<ModelList>(schemas)), None),
         "/v1/models/{id}" => (None, Some(reference::<ModelBody>(schemas)), None),
         _ => (None, None, None),
@@ -42,6 +45,16 @@ fn operation(route: &Route, schemas: &mut SchemaGenerator) -> Value {
             crate::observe::metrics::CONTENT_TYPE.to_owned(),
             json!({"schema": {"type": "string"}}),
         ),
+        "/v1/audio/speech" => {
+            for kind in ["audio/wav", "audio/pcm"] {
+                let sound = json!({"schema": {"type": "string", "format": "binary"}});
+                content.insert(kind.to_owned(), sound);
+            }
+            content.insert(
+                "text/event-stream".to_owned(),
+                json!({"schema": {"type": "object"}}),
+            )
+        }
         _ => content.insert(
             "application/json".to_owned(),
             json!({"schema": response.unwrap_or_else(|| json!({"type": "object"}))}),

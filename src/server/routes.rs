@@ -12,7 +12,7 @@ use axum::routing::{MethodRouter, get, post};
 
 use super::errors::ApiError;
 use super::state::ServerState;
-use super::{endpoints, facts};
+use super::{endpoints, facts, speech};
 use crate::base::{Code, Problem};
 
 type Endpoint = MethodRouter<Arc<ServerState>>;
@@ -89,6 +89,20 @@ pub const ROUTES: &[Route] = &[
         open: false,
         about: "Continues a prompt.",
         endpoint: || post(endpoints::completions),
+    },
+    Route {
+        method: "POST",
+        path: "/v1/audio/speech",
+        open: false,
+        about: "Speaks a text, with a speech model.",
+        endpoint: || post(speech::speak),
+    },
+    Route {
+        method: "GET",
+        path: "/v1/audio/voices",
+        open: false,
+        about: "Voices and languages of the loaded speech model.",
+        endpoint: || get(speech::voices),
     },
     Route {
         method: "GET",

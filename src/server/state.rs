@@ -16,6 +16,7 @@ use super::errors::ApiError;
 use super::{HEADER_TIMEOUT, MAX_CONNECTIONS, WRITE_TIMEOUT};
 use crate::base::{Bytes, Code, Millis, Problem};
 use crate::engine::Handle;
+use crate::engine::speech_pipeline::SpeechHandle;
 use crate::observe::metrics::HttpCounters;
 use crate::plan::{Effective, EffectiveDeadlines, EffectiveServer, Plan, SamplingPlan, ServerPlan};
 
@@ -26,6 +27,72 @@ pub struct ServerOptions {
     pub api_key: Option<String>,
     /// Origins that browsers may call from; none = no CORS headers.
     pub cors_origins: Vec<String>,
+}
+
+/// The engine behind the API.
+#[derive(Clone, Debug)]
+pub enum Served {
+    /// A language model.
+    Text(Handle),
+    /// A speech model.
+    Speech(SpeechHandle),
+}
+
+impl From<Handle> for Served {
+    fn from(handle: Handle) -> Self {
+        Self::Text(handle)
+    }
+}
+
+impl From<SpeechHandle> for Served {
+    fn from(handle: SpeechHandle) -> Self {
+        Self::Speech(handle)
+    }
+}
+
+impl Served {
+    /// What the engine really uses, asked now.
+    ///
+    /// # Errors
+    /// `not_ready` after it has stopped; `probe_failed` when the system cannot be asked.
+    pub fn effective(&self) -> Result<Effective, Problem> {
+        match self {
+            Self::Text(handle) => handle.effective(),
+            Self::Speech(handle) => handle.effective(),
+        }
+    }
+
+    /// Whether it takes no more requests.
+    pub fn stopping(&self) -> bool {
+        match self {
+            Self::Text(handle) => handle.status().stopping,
+            Self::Speech(handle) => handle.stopping(),
+        }
+    }
+
+    /// Requests that may wait beyond those running.
+    pub fn max_queue(&self) -> usize {
+        match self {
+            Self::Text(handle) => handle.max_queue(),
+            Self::Speech(handle) => handle.max_queue(),
+        }
+    }
+
+    /// Longest a request may take in all; `None` = no limit.
+    pub fn request_timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Text(handle) => handle.request_timeout(),
+            Self::Speech(handle) => handle.request_timeout(),
+        }
+    }
+
+    /// Lets running answers finish within `grace`, then ends. Blocks.
+    pub fn shutdown(&self, grace: Duration) {
+        match self {
+            Self::Text(handle) => handle.shutdown(grace),
+            Self::Speech(handle) => handle.shutdown(grace),
+        }
+    }
 }
 
 /// Shared by all handlers.
@@ -54,7 +121,7 @@ pub struct ServerState {
     pub(super) bodies: Bodies,
     pub(super) key: Option<Key>,
     pub(super) cors_origins: Vec<String>,
-    handle: OnceLock<Handle>,
+    handle: OnceLock<Served>,
     bound: OnceLock<SocketAddr>,
     started: OnceLock<EffectiveDeadlines>,
     failure: OnceLock<Problem>,
@@ -111,8 +178,8 @@ impl ServerState {
     ///
     /// # Errors
     /// `Internal` when an engine was set before.
-    pub fn set_ready(&self, handle: Handle) -> Result<(), Problem> {
-        self.handle.set(handle).map_err(|_| {
+    pub fn set_ready(&self, handle: impl Into<Served>) -> Result<(), Problem> {
+        self.handle.set(handle.into()).map_err(|_| {
             Problem::new(
                 Code::Internal,
                 "an engine is already being served",
@@ -134,8 +201,8 @@ impl ServerState {
     /// What `engine` and this server really use.
     ///
     /// # Errors
-    /// As [`Handle::effective`].
-    pub fn effective(&self, engine: &Handle) -> Result<Effective, Problem> {
+    /// As [`Served::effective`].
+    pub fn effective(&self, engine: &Served) -> Result<Effective, Problem> {
         let millis = |time: Duration| Millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         let server = self.bound.get().map(|bound| EffectiveServer {
             host: bound.ip().to_string(),
@@ -169,15 +236,55 @@ impl ServerState {
     }
 
     /// The engine, if loaded.
-    pub fn engine(&self) -> Option<&Handle> {
+    pub fn served(&self) -> Option<&Served> {
         self.handle.get()
+    }
+
+    /// The engine of a language model, if that is what is loaded.
+    pub fn engine(&self) -> Option<&Handle> {
+        match self.handle.get() {
+            Some(Served::Text(handle)) => Some(handle),
+            _ => None,
+        }
+    }
+
+    /// The engine of a language model, for a request.
+    ///
+    /// # Errors
+    /// As [`Self::ready`]; `RequestUnsupported` when a speech model is loaded.
+    pub fn text(&self) -> Result<&Handle, ApiError> {
+        match self.ready()? {
+            Served::Text(handle) => Ok(handle),
+            Served::Speech(_) => Err(Problem::new(
+                Code::RequestUnsupported,
+                format!("`{}` is a speech model, which answers no prompts", self.model),
+                "use /v1/audio/speech",
+            )
+            .into()),
+        }
+    }
+
+    /// The engine of a speech model, for a request.
+    ///
+    /// # Errors
+    /// As [`Self::ready`]; `RequestUnsupported` when a language model is loaded.
+    pub fn speech(&self) -> Result<&SpeechHandle, ApiError> {
+        match self.ready()? {
+            Served::Speech(handle) => Ok(handle),
+            Served::Text(_) => Err(Problem::new(
+                Code::RequestUnsupported,
+                format!("`{}` is no speech model", self.model),
+                "use /v1/chat/completions or /v1/completions",
+            )
+            .into()),
+        }
     }
 
     /// The engine, for a request.
     ///
     /// # Errors
     /// `NotReady` while loading and while stopping; the loading failure if there was one.
-    pub fn ready(&self) -> Result<&Handle, ApiError> {
+    pub fn ready(&self) -> Result<&Served, ApiError> {
         if self.stopping.load(Ordering::Relaxed) {
             let what = "the server is stopping";
             return Err(Problem::new(

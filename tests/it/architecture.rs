@@ -51,6 +51,7 @@ const ENGINE_ORDER: &[&str] = &[
     "scheduler",
     "pipeline",
     "handle",
+    "speech_pipeline",
     "start",
     "mod",
 ];

@@ -1,5 +1,6 @@
 //! The program as people and scripts meet it: help, exit codes, JSON shapes, pipes, no network.
 
+mod say;
 mod serving;
 
 use std::fs;

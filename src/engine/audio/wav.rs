@@ -31,17 +31,9 @@ pub fn stream_header(sample_rate: u32) -> [u8; HEADER_BYTES] {
 /// # Errors
 /// `request_invalid` when the sound does not fit the format's 4 GiB.
 pub fn file(sample_rate: u32, samples: &[f32]) -> Result<Vec<u8>, Problem> {
-    let too_long = || {
-        Problem::new(
-            Code::RequestInvalid,
-            format!("{} samples do not fit a WAV file", samples.len()),
-            "ask for `pcm`, or stream the answer",
-        )
-    };
-    let data = u32::try_from(samples.len() as u64 * 2).map_err(|_| too_long())?;
-    let riff = data.checked_add(HEADER_BYTES as u32 - 8).ok_or_else(too_long)?;
+    let header = file_header(sample_rate, samples.len().saturating_mul(2))?;
     let mut bytes = Vec::with_capacity(HEADER_BYTES + samples.len() * 2);
-    bytes.extend(header(sample_rate, riff, data));
+    bytes.extend(header);
     pcm16(samples, &mut bytes);
     Ok(bytes)
 }
@@ -52,6 +44,23 @@ pub fn pcm16(samples: &[f32], bytes: &mut Vec<u8>) {
         let value = (sample.clamp(-1.0, 1.0) * 32767.0).round() as i16;
         value.to_le_bytes()
     }));
+}
+
+/// The header of a file of 16-bit PCM, one channel, with `bytes` bytes of samples.
+///
+/// # Errors
+/// `request_invalid` when they do not fit the format's 4 GiB.
+pub fn file_header(sample_rate: u32, bytes: usize) -> Result<[u8; HEADER_BYTES], Problem> {
+    let data = u32::try_from(bytes).ok();
+    let sizes = data.and_then(|data| Some((data, data.checked_add(HEADER_BYTES as u32 - 8)?)));
+    let (data, riff) = sizes.ok_or_else(|| {
+        Problem::new(
+            Code::RequestInvalid,
+            format!("{bytes} bytes of samples do not fit a WAV file"),
+            "ask for `pcm`, or stream the answer",
+        )
+    })?;
+    Ok(header(sample_rate, riff, data))
 }
 
 fn header(sample_rate: u32, riff: u32, data: u32) -> [u8; HEADER_BYTES] {

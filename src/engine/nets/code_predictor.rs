@@ -126,6 +126,7 @@ impl CodePredictor {
     ///
     /// # Errors
     /// When a slot lies outside the cache or stands twice.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a pass, as of the body")]
     pub fn begin<'b>(
         &self,
         kernels: &Kernels,
@@ -162,6 +163,7 @@ impl CodePredictor {
     ///
     /// # Errors
     /// When a slot lies outside the cache or stands twice.
+    #[expect(clippy::too_many_arguments, reason = "the parts of a pass, as of the body")]
     pub fn next<'b>(
         &self,
         kernels: &Kernels,

@@ -14,7 +14,7 @@ use crate::model::weight_path::{WeightPath, is_table};
 use crate::model::weights::{TensorView, Weights};
 
 /// How far loading has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadProgress {
     /// Bytes of the file that are packed.
     pub done: Bytes,

@@ -219,6 +219,10 @@ fn voice_part<'c>(card: &'c SpeechCard, voice: &Voice) -> Result<(VoicePart, Opt
         found.map(|(name, speaker)| (VoicePart::Row(speaker.id), Some(name.as_str())))
     };
     match voice {
+        Voice::Default if card.variant == SpeechVariant::Base => Err(invalid(
+            "this model speaks with the voice of a recording, and none is given",
+            "send a recording of the voice to clone",
+        )),
         Voice::Default => Ok(match card.speakers.keys().next() {
             Some(first) => named(first).unwrap_or((VoicePart::None, None)),
             None => (VoicePart::None, None),

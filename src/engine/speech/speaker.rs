@@ -6,7 +6,7 @@
 
 use super::prompt::Prompt;
 use super::utterance::{Ended, Pick, TRAILING_BATCH, Utterance, unusable_numbers};
-use crate::base::Problem;
+use crate::base::{Code, Problem};
 use crate::engine::kernels::Kernels;
 use crate::engine::kv_cache::{KvCache, KvSizes};
 use crate::engine::nets::body::Place;
@@ -35,10 +35,20 @@ pub struct NoWitness;
 
 impl Witness for NoWitness {}
 
+/// How a network is run, and the size of its cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Seat {
+    /// Its kernels.
+    pub kernels: &'static Kernels,
+    /// Its cache.
+    pub sizes: KvSizes,
+}
+
 /// The two networks with their state.
 #[derive(Debug)]
 pub struct Speaker {
-    kernels: &'static Kernels,
+    /// Of the talker, then of the predictor.
+    kernels: [&'static Kernels; 2],
     talker: Talker,
     talker_cache: KvCache,
     talker_buffers: TalkerBuffers,
@@ -59,31 +69,48 @@ pub struct Speaker {
 }
 
 impl Speaker {
-    /// Allocates caches: the talker's as `sizes` says, the predictor's for as many sequences.
+    /// Allocates caches as the seats of talker and predictor say.
     ///
     /// # Errors
-    /// `memory_short`, or what the caches refuse.
+    /// `pin_unmet` for a predictor's cache that does not hold a frame of every sequence; `memory_short`, or what the
+    /// caches refuse.
     pub fn new(
-        kernels: &'static Kernels,
         team: &Team,
         card: &SpeechCard,
         talker: Talker,
         predictor: CodePredictor,
-        sizes: KvSizes,
+        seats: [Seat; 2],
     ) -> Result<Self, Problem> {
-        let positions = KvSizes {
-            context: predictor_positions(card.codebooks),
-            prefill_batch: FIRST_ROWS,
-            ..sizes
-        };
+        let [talker_seat, predictor_seat] = seats;
+        let (own, positions) = (predictor_seat.sizes, predictor_positions(card.codebooks));
+        if own.context < positions
+            || own.prefill_batch < FIRST_ROWS
+            || own.max_seqs < talker_seat.sizes.max_seqs
+        {
+            return Err(Problem::new(
+                Code::PinUnmet,
+                format!(
+                    "the code predictor has room for {} sequences of {} positions, {} in a pass; it needs {} of {positions}, \
+                     {FIRST_ROWS} in a pass",
+                    own.max_seqs, own.context, own.prefill_batch, talker_seat.sizes.max_seqs
+                ),
+                "remove `context`, `max_seqs` and `prefill_batch` of `stages.code_predictor`",
+            ));
+        }
         let mut talker_buffers = TalkerBuffers::new(&talker);
         let width = talker.spec().hidden;
         let mut pad = vec![0.0; width];
-        talker.text_rows(kernels, team, &mut talker_buffers, &[card.ids.tts_pad], &mut pad)?;
+        talker.text_rows(
+            talker_seat.kernels,
+            team,
+            &mut talker_buffers,
+            &[card.ids.tts_pad],
+            &mut pad,
+        )?;
         Ok(Self {
-            kernels,
-            talker_cache: KvCache::new(talker.spec(), sizes)?,
-            predictor_cache: KvCache::new(predictor.spec(), positions)?,
+            kernels: seats.map(|seat| seat.kernels),
+            talker_cache: KvCache::new(talker.spec(), talker_seat.sizes)?,
+            predictor_cache: KvCache::new(predictor.spec(), predictor_seat.sizes)?,
             talker_buffers,
             predictor_buffers: PredictorBuffers::new(&predictor),
             talker,
@@ -111,6 +138,12 @@ impl Speaker {
         &self.predictor
     }
 
+    /// Kernels of talker and predictor.
+    #[must_use]
+    pub fn kernels(&self) -> [&'static Kernels; 2] {
+        self.kernels
+    }
+
     /// Caches of talker and predictor.
     #[must_use]
     pub fn caches(&self) -> [&KvCache; 2] {
@@ -128,7 +161,7 @@ impl Speaker {
     /// # Errors
     /// For an id outside the text embedding.
     pub fn embed(&mut self, team: &Team, prompt: &Prompt) -> Result<Vec<f32>, Problem> {
-        prompt.embed(self.kernels, team, &self.talker, &mut self.talker_buffers)
+        prompt.embed(self.kernels[0], team, &self.talker, &mut self.talker_buffers)
     }
 
     /// One step of every utterance that has not ended: at most `prompt_rows` rows of prompts in all, and a frame for
@@ -203,7 +236,7 @@ impl Speaker {
             return Ok(());
         }
         let heard = self.talker.forward(
-            self.kernels,
+            self.kernels[0],
             team,
             &mut self.talker_cache,
             &mut self.talker_buffers,
@@ -245,7 +278,7 @@ impl Speaker {
         for book in 1..books {
             let logits = if book == 1 {
                 self.predictor.begin(
-                    self.kernels,
+                    self.kernels[1],
                     team,
                     &mut self.predictor_cache,
                     &mut self.predictor_buffers,
@@ -255,7 +288,7 @@ impl Speaker {
                 )?
             } else {
                 self.predictor.next(
-                    self.kernels,
+                    self.kernels[1],
                     team,
                     &mut self.predictor_cache,
                     &mut self.predictor_buffers,
@@ -307,7 +340,7 @@ impl Speaker {
                 let ids = &utterance.trailing[at..end];
                 utterance.trailing_rows.resize(ids.len() * width, 0.0);
                 self.talker.text_rows(
-                    self.kernels,
+                    self.kernels[0],
                     team,
                     &mut self.talker_buffers,
                     ids,

@@ -30,6 +30,7 @@ pub struct Manner {
 
 /// How an utterance ended.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one for each utterance, moved once")]
 pub enum Ended {
     /// As it should.
     Said(SpeechEnd),

@@ -45,10 +45,7 @@ impl DecoderStage {
         if plan.dtype != Dtype::F32 {
             return Err(unmet(name, "dtype", &format!("{:?}", plan.dtype), "f32"));
         }
-        let Some(path) = WeightPath::parse(&plan.weight_path) else {
-            let known = WeightPath::ALL.map(WeightPath::name).join("` or `");
-            return Err(unmet(name, "weight_path", &plan.weight_path, &known));
-        };
+        let path = weight_path(name, plan)?;
         let kernels = kernels::select(&plan.isa_cap)?;
         // Neither pinned nor confined: the kernel places the workers, which the team takes as an empty set.
         let cpus = if plan.pin || plan.confine {
@@ -87,7 +84,16 @@ impl DecoderStage {
     }
 }
 
-fn unmet(stage: &str, key: &str, seen: &str, wanted: &str) -> Problem {
+/// The weight path a plan names.
+pub(in crate::engine) fn weight_path(name: &str, plan: &StagePlan) -> Result<WeightPath, Problem> {
+    WeightPath::parse(&plan.weight_path).ok_or_else(|| {
+        let known = WeightPath::ALL.map(WeightPath::name).join("` or `");
+        unmet(name, "weight_path", &plan.weight_path, &known)
+    })
+}
+
+/// A knob that cannot be followed.
+pub(in crate::engine) fn unmet(stage: &str, key: &str, seen: &str, wanted: &str) -> Problem {
     Problem::new(
         Code::PinUnmet,
         format!("`stages.{stage}.{key}` is `{seen}`, which this engine cannot do"),

@@ -4,6 +4,8 @@
 
 pub mod code2wav;
 pub mod decoder;
+pub mod talker;
 
 pub use code2wav::Code2wavStage;
 pub use decoder::DecoderStage;
+pub use talker::TalkerStage;

@@ -130,7 +130,7 @@ fn vocabulary(vocab: &str, added: &[Added]) -> Result<Vocabulary, Problem> {
 fn merge_lines(text: &str) -> Vec<&str> {
     text.lines()
         .enumerate()
-        .filter(|(at, line)| !line.is_empty() && !(*at == 0 && line.starts_with("#version")))
+        .filter(|(at, line)| !(line.is_empty() || *at == 0 && line.starts_with("#version")))
         .map(|(_, line)| line)
         .collect()
 }

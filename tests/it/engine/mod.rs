@@ -7,5 +7,6 @@ mod division;
 mod formats;
 mod golden;
 pub mod serving;
-mod speech;
+pub mod speech;
+pub mod speech_pipeline;
 mod support;

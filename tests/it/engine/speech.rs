@@ -12,6 +12,7 @@ use edge_deploy::engine::nets::code_predictor::CodePredictor;
 use edge_deploy::engine::nets::load::Held;
 use edge_deploy::engine::nets::talker::{Talker, TalkerBuffers};
 use edge_deploy::engine::speech::request::{language_id, prompt_parts};
+use edge_deploy::engine::speech::speaker::Seat;
 use edge_deploy::engine::speech::{
     Ended, Frame, Limits, Manner, NoWitness, Prompt, PromptParts, Speaker, SpeechEnd, SpeechRequest,
     SpeechTexts, Utterance, Voice, Witness,
@@ -34,15 +35,15 @@ const STATE: f32 = 2e-4;
 const LOGIT: f32 = 1e-3;
 
 /// A golden checkpoint.
-struct Model {
-    folder: PathBuf,
-    card: ModelCard,
-    weights: Weights,
+pub struct Model {
+    pub folder: PathBuf,
+    pub card: ModelCard,
+    pub weights: Weights,
     tokenizer: Tokenizer,
 }
 
 impl Model {
-    fn open(test: &str, name: &str) -> Option<Self> {
+    pub fn open(test: &str, name: &str) -> Option<Self> {
         let folder = shared(test, &format!("golden/qwen3-tts/{name}"))?;
         let card = inspect(&folder).unwrap();
         let weights = Weights::open(&card).unwrap();
@@ -55,7 +56,7 @@ impl Model {
         })
     }
 
-    fn speech(&self) -> &SpeechCard {
+    pub fn speech(&self) -> &SpeechCard {
         self.card.speech.as_ref().unwrap()
     }
 
@@ -76,13 +77,13 @@ impl Model {
 }
 
 /// One golden case: its tensors and its description.
-struct Case {
+pub struct Case {
     file: File,
     facts: Value,
 }
 
 impl Case {
-    fn open(model: &Model, name: &str) -> Self {
+    pub fn open(model: &Model, name: &str) -> Self {
         let path = |ending: &str| model.folder.join(format!("golden/{name}.{ending}"));
         Self {
             file: File::open(&path("safetensors")).unwrap(),
@@ -96,7 +97,7 @@ impl Case {
         Some(&self.file.mapping().bytes()[start..start + tensor.bytes as usize])
     }
 
-    fn f32s(&self, name: &str) -> Option<Vec<f32>> {
+    pub fn f32s(&self, name: &str) -> Option<Vec<f32>> {
         let words = self.bytes(name)?.as_chunks::<4>().0;
         Some(words.iter().map(|&word| f32::from_le_bytes(word)).collect())
     }
@@ -120,7 +121,7 @@ impl Case {
 }
 
 /// The request a case describes. The reference calls gave the language only where it is named.
-fn request(model: &Model, case: &Case) -> SpeechRequest {
+pub fn request(model: &Model, case: &Case) -> SpeechRequest {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let voice = if case.arg("x_vector_only_mode").is_boolean() {
         let recording = Case::open(model, "reference_audio");
@@ -165,7 +166,7 @@ fn parts(model: &Model, case: &Case) -> PromptParts {
     prompt_parts(model.speech(), &texts, &model.tokenizer, &request(model, case)).unwrap()
 }
 
-fn manner(model: &Model, case: &Case) -> Manner {
+pub fn manner(model: &Model, case: &Case) -> Manner {
     let mut talker = model.speech().talker_sampling;
     let mut predictor = model.speech().predictor_sampling;
     let number = |name: &str, default: f32| case.arg(name).as_f64().map_or(default, |x| x as f32);
@@ -199,7 +200,7 @@ struct Setup {
 }
 
 /// The best table that multiplies BF16 weights with unrounded values.
-const EXACT: &str = "avx512_vnni";
+pub const EXACT: &str = "avx512_vnni";
 
 impl Setup {
     fn new(model: &Model, cap: &str, threads: usize, prompt_rows: usize) -> Self {
@@ -222,7 +223,13 @@ impl Setup {
             prefill_batch: prompt_rows,
             dtype: Dtype::F32,
         };
-        let speaker = Speaker::new(kernels, &team, model.speech(), talker, predictor, sizes).unwrap();
+        let frame = KvSizes {
+            context: 16,
+            prefill_batch: 2,
+            ..sizes
+        };
+        let seats = [sizes, frame].map(|sizes| Seat { kernels, sizes });
+        let speaker = Speaker::new(&team, model.speech(), talker, predictor, seats).unwrap();
         Self {
             speaker,
             team,
@@ -305,7 +312,7 @@ impl Witness for Record {
     }
 }
 
-fn assert_near(what: &str, ours: &[f32], golden: &[f32], bound: f32) {
+pub fn assert_near(what: &str, ours: &[f32], golden: &[f32], bound: f32) {
     let difference = max_difference(ours, golden);
     assert!(difference <= bound, "{what}: {difference}");
 }

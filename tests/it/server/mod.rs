@@ -4,6 +4,7 @@ mod answers;
 mod clients;
 pub mod http;
 mod limits;
+mod speech;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -69,7 +70,16 @@ impl Server {
         plan.server.request_timeout_ms = Millis(120_000);
         plan.deadlines.shutdown_ms = Millis(60_000);
         (wishes.change)(&mut plan);
-        let state = ServerState::new(&plan, wishes.options).unwrap();
+        let server = Self::serve(plan, wishes.options, folder);
+        if !wishes.unloaded {
+            server.load();
+        }
+        server
+    }
+
+    /// A server of `plan` without an engine.
+    fn serve(plan: Plan, options: ServerOptions, folder: tempfile::TempDir) -> Self {
+        let state = ServerState::new(&plan, options).unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let (tell, told) = std::sync::mpsc::channel();
         let served = {
@@ -91,18 +101,14 @@ impl Server {
                 });
             })
         };
-        let server = Self {
+        Self {
             address: told.recv().unwrap(),
             state,
             plan,
             stop: Some(stop),
             served: Some(served),
             _folder: folder,
-        };
-        if !wishes.unloaded {
-            server.load();
         }
-        server
     }
 
     fn load(&self) {
