@@ -117,7 +117,7 @@ fn silent_when_all_is_as_planned_and_each_difference_of_a_stage_is_named() {
         ("prefill_batch", |s| s.prefill_batch = 1),
         ("huge_pages", |s| s.huge_pages = !s.huge_pages),
         ("isa_cap", |s| {
-            s.tensors[0].kernel = Some("x86_64-later".to_owned())
+            s.tensors[0].kernel = Some("x86_64-later".to_owned());
         }),
     ];
     for (knob, change) in changes {
@@ -161,7 +161,7 @@ fn each_difference_of_model_server_and_deadlines_is_named() {
         ("model.sampling.top_k", |e| sampling(e).top_k += 1),
         ("model.sampling.min_p", |e| sampling(e).min_p += 0.1),
         ("model.sampling.repetition_penalty", |e| {
-            sampling(e).repetition_penalty += 0.1
+            sampling(e).repetition_penalty += 0.1;
         }),
         ("server.host", |e| server(e).host = "0.0.0.0".to_owned()),
         ("server.port", |e| server(e).port = 1),
@@ -170,13 +170,13 @@ fn each_difference_of_model_server_and_deadlines_is_named() {
         ("server.max_body_bytes", |e| server(e).max_body_bytes.0 += 1),
         ("server.read_timeout_ms", |e| server(e).read_timeout_ms.0 += 1),
         ("server.request_timeout_ms", |e| {
-            server(e).request_timeout_ms = Millis(0)
+            server(e).request_timeout_ms = Millis(0);
         }),
         ("server.default_max_tokens", |e| server(e).default_max_tokens += 1),
         ("deadlines.load_ms", |e| phases(e).load_ms.0 += 1),
         ("deadlines.warmup_ms", |e| phases(e).warmup_ms.0 += 1),
         ("deadlines.shutdown_ms", |e| {
-            phases(e).shutdown_ms = Some(Millis(1))
+            phases(e).shutdown_ms = Some(Millis(1));
         }),
     ];
     for (key, change) in changes {

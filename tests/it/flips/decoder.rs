@@ -92,7 +92,10 @@ pub fn files_are_what_is_loaded() {
     let answers = [7, 8].map(|seed| {
         let small = Small::new("llama", seed);
         let handle = small.start(|_| {});
-        assert_eq!(handle.effective().unwrap().model.files, [small.path.clone()]);
+        assert_eq!(
+            handle.effective().unwrap().model.files,
+            std::slice::from_ref(&small.path)
+        );
         chosen(&ask(&handle, 20, 4))
     });
     assert_ne!(answers[0], answers[1]);

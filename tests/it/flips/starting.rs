@@ -8,13 +8,11 @@ use edge_deploy::plan::Deadlines;
 use super::program::{Home, Program, allowed};
 
 fn two_cpus(test: &str) -> Option<[u32; 2]> {
-    match allowed().as_slice() {
-        [first, second, ..] => Some([*first, *second]),
-        _ => {
-            skipped!("SKIPPED {test}: this process may use one CPU only");
-            None
-        }
+    if let [first, second, ..] = allowed().as_slice() {
+        return Some([*first, *second]);
     }
+    skipped!("SKIPPED {test}: this process may use one CPU only");
+    None
 }
 
 fn set(knob: &str, value: impl std::fmt::Display) -> String {
