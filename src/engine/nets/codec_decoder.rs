@@ -102,7 +102,9 @@ pub struct CodecWorkspace {
     y: Vec<f32>,
     /// Input of a convolution: carried rows, then new ones.
     padded: Vec<f32>,
-    /// Inside a unit.
+    /// Between the convolutions of a unit.
+    between: Vec<f32>,
+    /// The same, activated.
     inner: Vec<f32>,
 }
 
@@ -222,6 +224,7 @@ impl CodecDecoder {
             x,
             y,
             padded,
+            between,
             inner,
         } = workspace;
         let run = &mut ConvRun { kernels, team, input };
@@ -266,25 +269,27 @@ impl CodecDecoder {
         std::mem::swap(x, y);
         observer("decoder0_conv", x, self.first.output());
 
+        let mut carried = carried.into_slice();
         for (index, block) in self.blocks.iter().enumerate() {
             let names = BLOCK_STAGES.get(index).copied().unwrap_or(["block"; 2]);
-            let channels = block.units.first().map_or(1, |unit| unit.mix.output());
+            let (own, others) = carried.split_at_mut(1 + block.units.len());
+            carried = others;
             y.resize(x.len() / block.expand.input() * block.expand.output(), 0.0);
-            let fill = |rows: &mut [f32]| block.snake.apply(kernels, team, x, rows);
-            block
-                .expand
-                .stream(run, history(), padded, fill, y, Store::Replace);
-            std::mem::swap(x, y);
-            observer(names[0], x, channels);
-            for unit in &block.units {
-                unit.add(run, history(), padded, x, y, inner);
+            // In slices, so that the rows between two convolutions stay in the cache; what they carry joins them.
+            let rows = block.rows_of_slice();
+            let slices = x.chunks(rows * block.expand.input());
+            for (x, y) in slices.zip(y.chunks_mut(rows * block.expand.output())) {
+                block.forward(run, own, padded, x, y, (between, inner), names, observer);
             }
-            observer(names[1], x, channels);
+            std::mem::swap(x, y);
         }
+        let [carried] = carried else {
+            return;
+        };
 
         y.resize(x.len() / self.last.input(), 0.0);
         let fill = |rows: &mut [f32]| self.last_snake.apply(kernels, team, x, rows);
-        self.last.stream(run, history(), padded, fill, y, Store::Replace);
+        self.last.stream(run, carried, padded, fill, y, Store::Replace);
         std::mem::swap(x, y);
         observer("samples", x, 1);
     }
@@ -305,7 +310,7 @@ impl CodecWorkspace {
     /// Bytes of the buffers as they have grown.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
-        let own = [&self.x, &self.y, &self.padded, &self.inner];
+        let own = [&self.x, &self.y, &self.padded, &self.between, &self.inner];
         let floats: usize = own.iter().map(|buffer| buffer.capacity()).sum();
         Bytes(self.input.bytes().0 + ((floats + self.transformer.floats()) * 4) as u64)
     }
@@ -394,6 +399,51 @@ impl Upsampler {
         self.widen.run(run, y, inner, Store::Replace);
         run.kernels.activate(run.team, Activation::GeluErf, inner);
         self.narrow.run(run, inner, x, Store::Add);
+    }
+}
+
+/// Rows of a slice at least: enough panels for a team.
+const SLICE_ROWS: usize = 512;
+
+impl Block {
+    fn channels(&self) -> usize {
+        self.units.first().map_or(1, |unit| unit.mix.output())
+    }
+
+    /// Input rows of a slice: as many that its rows weigh about as much as the weights that meet them.
+    fn rows_of_slice(&self) -> usize {
+        let channels = self.channels();
+        let rows = (4 * channels).max(SLICE_ROWS);
+        (rows * channels / self.expand.output()).max(1)
+    }
+
+    /// A slice of rows `x` to its rows `y`.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a slice, what it carries, and buffers of the pass"
+    )]
+    fn forward(
+        &self,
+        run: &mut ConvRun<'_>,
+        carried: &mut [Vec<f32>],
+        padded: &mut Vec<f32>,
+        x: &[f32],
+        y: &mut [f32],
+        (between, inner): (&mut Vec<f32>, &mut Vec<f32>),
+        names: [&'static str; 2],
+        observer: &mut Observer<'_>,
+    ) {
+        let (kernels, team) = (run.kernels, run.team);
+        let [first, others @ ..] = carried else {
+            return;
+        };
+        let fill = |rows: &mut [f32]| self.snake.apply(kernels, team, x, rows);
+        self.expand.stream(run, first, padded, fill, y, Store::Replace);
+        observer(names[0], y, self.channels());
+        for (unit, history) in self.units.iter().zip(others) {
+            unit.add(run, history, padded, y, between, inner);
+        }
+        observer(names[1], y, self.channels());
     }
 }
 

@@ -3,6 +3,7 @@
 
 mod code2wav;
 mod codec;
+mod codec_speed;
 mod division;
 mod formats;
 mod golden;
