@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use super::print;
-use crate::base::Bytes;
+use crate::base::{Bytes, Millis};
 use crate::plan::diff::Difference;
 use crate::plan::{Origin, Plan};
 use crate::probe::Hardware;
@@ -75,9 +75,21 @@ pub(super) fn plan(plan: &Plan) -> String {
     out
 }
 
-/// A value as people read it: text without quotes, the ledger's items a line each.
-fn shown(value: &serde_json::Value) -> String {
+/// A value as people read it: text without quotes, amounts and times with a unit, the ledger's items a line each.
+fn shown(key: &str, value: &serde_json::Value) -> String {
     match value {
+        serde_json::Value::Number(number) => {
+            let unit = |number: u64| {
+                if key.ends_with("_bytes") {
+                    format!("{} ({number})", Bytes(number))
+                } else if key.ends_with("_ms") {
+                    Millis(number).to_string()
+                } else {
+                    number.to_string()
+                }
+            };
+            number.as_u64().map_or_else(|| number.to_string(), unit)
+        }
         serde_json::Value::String(text) => text.clone(),
         serde_json::Value::Array(items) if items.iter().any(serde_json::Value::is_object) => {
             let lines: Vec<String> = items.iter().map(item).collect();
@@ -116,7 +128,7 @@ fn origin(origin: &Origin) -> String {
 
 /// One knob with everything known about it.
 pub(super) fn explanation(key: &str, explained: &crate::plan::Explanation) -> String {
-    let value = shown(&explained.value);
+    let value = shown(key, &explained.value);
     let mut out = if value.starts_with('\n') {
         format!("{key} ={value}\n")
     } else {
@@ -147,6 +159,9 @@ pub(super) fn differences(left: &Plan, right: &Plan, other: &str, differences: &
         right.model.name,
         right.hardware_class
     );
+    if left.digest == right.digest {
+        out.push_str("the digests are the same: both run alike\n");
+    }
     let _ = match count {
         0 => writeln!(out, "no key differs"),
         1 => writeln!(out, "1 key differs"),
@@ -159,7 +174,7 @@ pub(super) fn differences(left: &Plan, right: &Plan, other: &str, differences: &
                 let _ = writeln!(out, "  {sign} (not in this plan)");
                 continue;
             };
-            let value = print::wrapped(&shown(&side.value), WIDTH - 4, "    ");
+            let value = print::wrapped(&shown(&difference.key, &side.value), WIDTH - 4, "    ");
             let _ = writeln!(out, "  {sign} {value}");
             let mut because = side.because.clone();
             if let Some(Origin::Pinned { .. }) = side.origin

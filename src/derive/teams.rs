@@ -220,8 +220,9 @@ impl Split<'_> {
                 1,
                 "threads.share",
                 format!(
-                    "{} workers in all do not give each of {} stages its own; {}",
+                    "{} worker{} in all cannot give each of {} stages its own; {}",
                     self.whole.value,
+                    if self.whole.value == 1 { "" } else { "s" },
                     self.own.len(),
                     self.whole.because
                 ),

@@ -195,6 +195,7 @@ fn machine(case: &Value) -> Hardware {
     let total = gib("memory_gib").unwrap();
     hardware.memory.total_bytes = total;
     hardware.memory.available_bytes = gib("available_gib").unwrap_or(total);
+    hardware.memory.system_available_bytes = Some(hardware.memory.available_bytes);
     if let Some(nodes) = case["nodes"].as_u64() {
         let cores: Vec<CpuSet> = (0..32).map(|cpu| CpuSet::range(cpu, cpu)).collect();
         let core = hardware.topology.cores[0].clone();

@@ -426,8 +426,8 @@ fn workers_stay_on_one_numa_node_that_holds_them_and_the_memory() {
     let draft = drafted(&hardware(64 << 30), &qwen_like(), &nothing());
     assert_eq!(
         stage(&draft).cpus.value,
-        cpus("1-31"),
-        "one node's cores less one, never a sibling"
+        cpus("0-31"),
+        "one node's cores, never a sibling; the other node is free for the system"
     );
     assert_eq!(
         draft.memory.available_bytes,
