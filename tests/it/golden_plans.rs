@@ -227,9 +227,10 @@ fn check(name: &str, hardware: &Hardware, card: &ModelCard, profile: &str, plan:
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("emitted.yaml");
     fs::write(&file, plan.to_profile_yaml(false).unwrap()).unwrap();
-    let again = derive(hardware, card, &layered(hardware, profile, Some(file)))
-        .map(Plan::settle)
-        .unwrap_or_else(|problems| panic!("{name}: an emitted plan is refused: {problems}"));
+    let again = match derive(hardware, card, &layered(hardware, profile, Some(file))) {
+        Ok(draft) => Plan::settle(draft),
+        Err(problems) => panic!("{name}: an emitted plan is refused: {problems}"),
+    };
     assert_eq!(again.digest, plan.digest, "{name}: emitted and given back");
 }
 

@@ -384,6 +384,12 @@ fn what_is_written_is_read_exactly_or_refused() {
     }
 }
 
+/// Everything the probe says about a machine.
+fn told(hardware: &Hardware) -> String {
+    let lines: Vec<String> = hardware.warnings.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
 #[test]
 fn virtual_machines_are_told_where_their_memory_is_set() {
     let machines = fixtures().join("machines");
@@ -392,22 +398,14 @@ fn virtual_machines_are_told_where_their_memory_is_set() {
         ("B-docker-desktop", ["Docker Desktop", "memory"]),
     ] {
         let hardware = probed(&machines.join(machine).join("fsroot"));
-        let text: String = hardware
-            .warnings
-            .iter()
-            .map(|warning| format!("{warning}\n"))
-            .collect();
+        let text = told(&hardware);
         for word in words {
             assert!(text.contains(word), "{machine}: `{word}` is not in:\n{text}");
         }
         assert!(!text.contains("buy"), "{text}");
     }
     let hardware = probed(&machines.join("E-wsl2-no-caches/fsroot"));
-    let text: String = hardware
-        .warnings
-        .iter()
-        .map(|warning| format!("{warning}\n"))
-        .collect();
+    let text = told(&hardware);
     assert!(text.contains("UTF-8"), "the encoding of that file: {text}");
 }
 

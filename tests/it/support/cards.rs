@@ -62,7 +62,7 @@ pub fn card(profile: &str) -> ModelCard {
         "qwen3_tts" => {
             let folder = speech::Release::new("0.6B-CustomVoice").write();
             let mut card = model::inspect(folder.path()).unwrap_or_else(|problem| panic!("{problem}"));
-            card.name = "Qwen3-TTS-12Hz-0.6B-CustomVoice".to_owned();
+            "Qwen3-TTS-12Hz-0.6B-CustomVoice".clone_into(&mut card.name);
             card.files = vec![
                 "model.safetensors".into(),
                 "speech_tokenizer/model.safetensors".into(),
@@ -128,8 +128,8 @@ fn made(published: &Published) -> ModelCard {
             offset: 0,
         })
         .collect();
-    card.name = published.name.to_owned();
-    card.family = published.family.to_owned();
+    published.name.clone_into(&mut card.name);
+    published.family.clone_into(&mut card.family);
     card.files = vec![format!("{}.gguf", published.name).into()];
     card.file_bytes = Bytes(card.tensors.iter().map(|tensor| tensor.bytes.0).sum());
     card.parameters = card
