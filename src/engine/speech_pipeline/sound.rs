@@ -246,9 +246,13 @@ fn turn(sound: &Sound, workspace: &mut CodecWorkspace, stream: &mut Stream) -> b
     }
     let books = sound.decoder.spec().codebooks;
     let per_frame = sound.decoder.spec().samples_per_frame;
-    let waiting = stream.codes.len() / books;
-    let due = stream.beginning.chunker.due(waiting, stream.ended.is_some());
-    if due > 0 {
+    // At the end of a stream more than one chunk may be due.
+    loop {
+        let waiting = stream.codes.len() / books;
+        let due = stream.beginning.chunker.due(waiting, stream.ended.is_some());
+        if due == 0 {
+            return stream.ended.is_some();
+        }
         let mut samples = Vec::with_capacity(due * per_frame);
         let codes = &stream.codes[..due * books];
         if let Err(problem) = decode(sound, workspace, &mut stream.state, codes, &mut samples) {
@@ -269,7 +273,6 @@ fn turn(sound: &Sound, workspace: &mut CodecWorkspace, stream: &mut Stream) -> b
         stream.beginning.usage.audio_ms += samples.len() as f64 / rate * 1e3;
         stream.beginning.reply.audio(samples, due);
     }
-    stream.ended.is_some()
 }
 
 /// Says how it ended, to the caller and to the thread that still speaks. Returns its state, free for another.
