@@ -126,6 +126,8 @@ impl CodeSampler {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::float_cmp, reason = "exact by construction")]
+
     use super::*;
 
     const GREEDY: SpeechSampling = SpeechSampling {

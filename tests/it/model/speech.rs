@@ -1,5 +1,7 @@
 //! Speech model folders: every release's shapes, the golden checkpoints, and what cannot be served.
 
+#![allow(clippy::float_cmp, reason = "numbers read from files")]
+
 use edge_deploy::base::Code;
 use edge_deploy::model::speech::{CODE_PREDICTOR, CODE2WAV, SpeechVariant, TALKER, TensorUse};
 use edge_deploy::model::{self, ModelCard, Span, Weights};
