@@ -323,7 +323,7 @@ pub fn assert_near(what: &str, ours: &[f32], golden: &[f32], bound: f32) {
 fn assert_scores(what: &str, ours: &[f32], golden: &[f32], bound: f32) {
     assert_eq!(ours.len(), golden.len(), "{what}");
     for (at, (x, y)) in ours.iter().zip(golden).enumerate() {
-        let same = (x == y) || (x.is_finite() && y.is_finite() && (x - y).abs() <= bound);
+        let same = (x.to_bits() == y.to_bits()) || (x.is_finite() && y.is_finite() && (x - y).abs() <= bound);
         assert!(same, "{what}, value {at}: {x} and {y}");
     }
 }
