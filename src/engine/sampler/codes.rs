@@ -125,7 +125,6 @@ impl CodeSampler {
 }
 
 #[cfg(test)]
-#[expect(clippy::float_cmp, reason = "powers of two and their quotients are exact")]
 mod tests {
     #![allow(clippy::float_cmp, reason = "exact by construction")]
 
