@@ -113,10 +113,34 @@ pub fn card(model: &ModelRef, cache: &Cache) -> Result<ModelCard, Problem> {
 
 /// Reads the configuration that applies to this machine and model, and plans.
 pub fn decide(wanted: &Wanted, hardware: Hardware, card: &ModelCard) -> Result<Decided, Problems> {
+    decide_with(wanted, hardware, card, held_already(&wanted.machine))
+}
+
+/// Two plans on one reading of the machine that both are for, so that they differ only by what was asked: memory
+/// that is free, and memory held here, are other amounts with each reading.
+pub fn decide_both(
+    left: &Wanted,
+    right: &Wanted,
+    hardware: &Hardware,
+    card: &ModelCard,
+) -> Result<(Decided, Decided), Problems> {
+    let held = held_already(&left.machine);
+    Ok((
+        decide_with(left, hardware.clone(), card, held)?,
+        decide_with(right, hardware.clone(), card, held)?,
+    ))
+}
+
+fn decide_with(
+    wanted: &Wanted,
+    hardware: Hardware,
+    card: &ModelCard,
+    held: Bytes,
+) -> Result<Decided, Problems> {
     let layered = config::load(&sources(wanted, &hardware, card)?)?;
     let options = Options {
         force: wanted.force,
-        credit: held_already(&wanted.machine),
+        credit: held,
     };
     let draft = derive::derive_with(&hardware, card, &layered, options)?;
     let mut plan = Plan::settle(draft);

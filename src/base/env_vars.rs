@@ -77,13 +77,64 @@ pub fn text(var: EnvVar) -> Result<Option<String>, Problem> {
     }
 }
 
-/// All variables that set profile keys, sorted by name.
+/// What the names of all our variables start with.
+pub const OWN_PREFIX: &str = "EDGE_DEPLOY_";
+
+/// All variables that set profile keys, and those that look as if they should do something and do nothing, sorted by
+/// name.
 #[must_use]
 pub fn key_overrides() -> Vec<(String, String)> {
     let mut found: Vec<_> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))
-        .filter(|(name, _)| name.starts_with(KEY_PREFIX))
+        .filter(|(name, value)| name.starts_with(KEY_PREFIX) || is_stray(name, value))
         .collect();
     found.sort();
     found
+}
+
+/// Whether a variable has a name like ours but is none of them.
+fn is_stray(name: &str, value: &str) -> bool {
+    let upper = name.to_uppercase();
+    let Some(rest) = upper.strip_prefix(OWN_PREFIX) else {
+        return false;
+    };
+    // Settings of the tests, which a developer may have exported.
+    let is_known = ALL.iter().any(|var| var.name == name) || rest == "BLESS" || rest.starts_with("TEST_");
+    !is_known && !set_by_service_links(rest, value)
+}
+
+/// Whether Kubernetes set the variable `EDGE_DEPLOY_<rest>`: it does so in every pod beside a service that is called
+/// `edge-deploy`.
+fn set_by_service_links(rest: &str, value: &str) -> bool {
+    let is_port = rest.strip_prefix("PORT").is_some_and(|rest| {
+        let number = rest.strip_prefix('_').and_then(|rest| rest.split('_').next());
+        number.map_or(value.contains("://"), |number| number.parse::<u16>().is_ok())
+    });
+    is_port || rest == "SERVICE_HOST" || rest.starts_with("SERVICE_PORT")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_the_tool_and_of_kubernetes_are_not_stray() {
+        for var in ALL {
+            assert!(!is_stray(var.name, "x"), "{}", var.name);
+        }
+        for (name, value, stray) in [
+            ("EDGE_DEPLOY_PORT", "9", true),
+            ("EDGE_DEPLOY_STAGES__DECODER__THREADS", "1", true),
+            ("edge_deploy__server__port", "9", true),
+            ("EDGE_DEPLOY_PORTS", "9", true),
+            ("EDGE_DEPLOYMENT", "blue", false),
+            ("EDGE_DEPLOY_PORT", "tcp://10.0.0.1:8080", false),
+            ("EDGE_DEPLOY_PORT_8080_TCP_ADDR", "10.0.0.1", false),
+            ("EDGE_DEPLOY_SERVICE_HOST", "10.0.0.1", false),
+            ("EDGE_DEPLOY_SERVICE_PORT_HTTP", "8080", false),
+            ("HOME", "/root", false),
+        ] {
+            assert_eq!(is_stray(name, value), stray, "{name}={value}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::{Listen, Select};
 use super::{Outcome, print, select, show};
-use crate::base::{Code, ExitCode, Place, Problem, Problems};
+use crate::base::{Code, ExitCode, Place, Problem};
 use crate::config::search;
 use crate::launch::{Machine, Wanted};
 use crate::plan::{Plan, diff};
@@ -40,8 +40,13 @@ pub(super) fn emit(select: &Select, listen: &Listen) -> Outcome {
 /// The plan against another one.
 pub(super) fn compare(select: &Select, listen: &Listen, other: &str, json: bool) -> Outcome {
     let wanted = select::wanted(select, listen)?;
-    let plan = select::decide(&wanted)?.plan;
-    let right = other_plan(&wanted, other)?;
+    let (plan, right) = match other_plan(&wanted, other)? {
+        Other::Saved(right) => (select::decide(&wanted)?.plan, *right),
+        Other::Planned(right) => {
+            let (left, right) = select::decide_both(&wanted, &right)?;
+            (left.plan, right.plan)
+        }
+    };
     let differences = diff::between(&plan, &right);
     if json {
         print::json(&serde_json::json!({
@@ -57,16 +62,23 @@ pub(super) fn compare(select: &Select, listen: &Listen, other: &str, json: bool)
     Ok(ExitCode::Ok)
 }
 
-/// The plan that `other` stands for: a saved one, or one made with another machine or profile and else the same.
-fn other_plan(wanted: &Wanted, other: &str) -> Result<Plan, Problems> {
+/// What a plan is compared with.
+enum Other {
+    /// A plan saved before.
+    Saved(Box<Plan>),
+    /// One to be made now.
+    Planned(Wanted),
+}
+
+/// What `other` stands for: a saved plan, or one made with another machine or profile and else the same.
+fn other_plan(wanted: &Wanted, other: &str) -> Result<Other, Problem> {
     let path = Path::new(other);
-    let planned = |wanted: Wanted| select::decide(&wanted).map(|decided| decided.plan);
     let on = |machine: Machine| Wanted {
         machine,
         ..wanted.clone()
     };
     if path.is_dir() {
-        return planned(on(Machine::Captured(path.to_owned())));
+        return Ok(Other::Planned(on(Machine::Captured(path.to_owned()))));
     }
     if is_json(path) {
         let text = search::read_file(path)?;
@@ -79,14 +91,16 @@ fn other_plan(wanted: &Wanted, other: &str) -> Result<Plan, Problems> {
             .at(Place::of(other))
         })?;
         if kind.get("digest").is_some() && kind.get("stages").is_some() {
-            return Ok(Plan::read(&text.text).map_err(|problem| problem.at(Place::of(other)))?);
+            return Plan::read(&text.text)
+                .map(|plan| Other::Saved(Box::new(plan)))
+                .map_err(|problem| problem.at(Place::of(other)));
         }
-        return planned(on(Machine::Saved(PathBuf::from(other))));
+        return Ok(Other::Planned(on(Machine::Saved(PathBuf::from(other)))));
     }
-    planned(Wanted {
+    Ok(Other::Planned(Wanted {
         profiles: vec![other.to_owned()],
         ..wanted.clone()
-    })
+    }))
 }
 
 /// Whether a file holds a JSON object, whatever its name.

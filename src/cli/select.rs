@@ -78,6 +78,15 @@ pub(super) fn decide(wanted: &Wanted) -> Result<Decided, Problems> {
     launch::decide(wanted, launch::machine(&wanted.machine)?, &card)
 }
 
+/// The same for two plans, on one reading of the machine where both are for the same.
+pub(super) fn decide_both(left: &Wanted, right: &Wanted) -> Result<(Decided, Decided), Problems> {
+    if left.machine != right.machine {
+        return Ok((decide(left)?, decide(right)?));
+    }
+    let card = launch::card(&left.model, &Cache::open()?)?;
+    launch::decide_both(left, right, &launch::machine(&left.machine)?, &card)
+}
+
 /// A flag's value, which an unset shell variable would leave empty: for a key that would open the server.
 fn given<'a>(flag: &str, value: &'a str) -> Result<&'a str, Problem> {
     if value.trim().is_empty() {

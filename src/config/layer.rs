@@ -11,9 +11,9 @@ use figment::{Metadata, Provider};
 
 use super::scalar;
 use super::schema::{CLASS_KEYS, PROFILE_KEYS, SCHEMA};
-use super::shape::Shape;
+use super::shape::{Field, Shape};
 use super::spans::{Source, Spot};
-use super::unknown_keys::{misplaced, unknown};
+use super::unknown_keys::{misplaced, stray_variable, unknown};
 use super::yaml::{self, Entry, Kind, Node};
 use crate::base::{Code, KeyPath, Problem, Severity, env_vars};
 
@@ -179,12 +179,15 @@ impl<'a> Reader<'a> {
     #[must_use]
     pub fn variable(self, name: &str, text: &str) -> (Layer, Vec<Problem>) {
         let source = Source::value(name, text);
-        let path = name
-            .strip_prefix(env_vars::KEY_PREFIX)
-            .unwrap_or(name)
-            .to_lowercase();
-        let key = path.split("__").collect::<Vec<_>>().join(".");
         let mut reader = self;
+        let Some(path) = name.strip_prefix(env_vars::KEY_PREFIX) else {
+            let mut problem = stray_variable(name, reader.root);
+            problem.place = Some(Spot::whole(&source).place());
+            reader.note(problem);
+            return reader.finish(Dict::new());
+        };
+        let path = path.to_lowercase();
+        let key = path.split("__").collect::<Vec<_>>().join(".");
         if path
             .split("__")
             .any(|segment| segment.is_empty() || segment.contains('.'))
@@ -265,6 +268,24 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn note_split(&mut self, path: &KeyPath, spot: &Spot, meant: &str) {
+        if self.room_for_more() {
+            let mut problem = Problem::new(
+                Code::UnknownKey,
+                format!("unknown key `{path}`: a list of CPUs is split here"),
+                format!("quote the list: `{meant}`"),
+            )
+            .why("inside braces a comma starts the next key, so what follows it is not part of the list")
+            .at(if spot.source.has_lines {
+                spot.shown("read as a key", &[])
+            } else {
+                spot.place()
+            });
+            problem.severity = self.leniency();
+            self.found.push(problem);
+        }
+    }
+
     fn top(&mut self, entries: &[Entry]) -> Dict {
         let mut values = Dict::new();
         let Shape::Map(fields) = self.root else {
@@ -312,10 +333,13 @@ impl<'a> Reader<'a> {
             }
             (Kind::Map(entries), Shape::Map(fields)) => {
                 let mut values = Dict::new();
-                for entry in entries {
+                for (at, entry) in entries.iter().enumerate() {
                     let path = path.child(&entry.key);
                     match fields.get(&entry.key) {
-                        None => self.note_unknown(&path, &entry.key_spot, shape),
+                        None => match split_list(entries, at, fields) {
+                            Some(meant) => self.note_split(&path, &entry.key_spot, &meant),
+                            None => self.note_unknown(&path, &entry.key_spot, shape),
+                        },
                         Some(field) => {
                             if let Some(value) = self.node(&entry.value, &field.shape, &path) {
                                 values.insert(entry.key.clone(), value);
@@ -469,6 +493,30 @@ impl<'a> Reader<'a> {
         }
         Some(Dict::from([(top.to_owned(), value)]))
     }
+}
+
+/// What was meant where the entry `at` is the rest of a CPU list that commas between braces have split, as in
+/// `{cpus: 0-1,3}`: the key with the whole list in quotes.
+fn split_list(entries: &[Entry], at: usize, fields: &BTreeMap<String, Field>) -> Option<String> {
+    let is_rest = |entry: &&Entry| {
+        let numbers = entry.key.bytes().all(|b| b.is_ascii_digit() || b == b'-');
+        let bare = matches!(&entry.value.kind, Kind::Scalar { text, plain: true } if scalar::unpins(text));
+        numbers && bare && entry.key.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let run = entries[..=at].iter().rev().take_while(is_rest).count();
+    let first = at.checked_sub(run).filter(|_| run > 0)?;
+    let owner = &entries[first];
+    let Kind::Scalar { text, plain: true } = &owner.value.kind else {
+        return None;
+    };
+    if fields.get(&owner.key)?.shape != Shape::CpuSet {
+        return None;
+    }
+    let rest = entries[first + 1..].iter().take_while(is_rest);
+    let list: Vec<&str> = std::iter::once(text.as_str())
+        .chain(rest.map(|entry| entry.key.as_str()))
+        .collect();
+    Some(format!("{}: \"{}\"", owner.key, list.join(",")))
 }
 
 /// Whether a file says it was written for a newer version of the language.

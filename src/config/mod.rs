@@ -40,7 +40,7 @@ pub use search::{Entry, Library, Shelf};
 use shape::Shape;
 use spans::{Source, Spot};
 
-use crate::base::{Code, KeyPath, Place, Problem, Problems, Severity};
+use crate::base::{Code, KeyPath, Place, Problem, Problems, Severity, env_vars};
 
 /// Longest chain of `extends`.
 const MAX_EXTENDS: usize = 8;
@@ -339,7 +339,9 @@ impl Loading<'_> {
     fn assignments(&mut self) {
         let mut seen: BTreeMap<String, &str> = BTreeMap::new();
         for (name, value) in &self.sources.env {
-            if let Some(first) = seen.insert(name.to_lowercase(), name) {
+            if name.starts_with(env_vars::KEY_PREFIX)
+                && let Some(first) = seen.insert(name.to_lowercase(), name)
+            {
                 self.problems.push(
                     Problem::new(
                         Code::BadValue,

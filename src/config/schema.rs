@@ -19,6 +19,26 @@ pub const SCHEMA: u32 = 1;
 /// Stages that the model families have. A stage name outside this list is an unknown key.
 pub const STAGES: &[&str] = &["code2wav", "code_predictor", "decoder", "talker"];
 
+/// Names of the weight paths. Kept here because reading a profile knows nothing of models; a test of derivation holds
+/// them against what the engine has.
+pub const WEIGHT_PATHS: &[&str] = &["native", "bf16", "w8a8", "w4a8"];
+
+/// Names that cap the instruction set, alone and as a running engine shows them. Held against the engine's as above.
+pub const ISA_CAPS: &[&str] = &[
+    "best",
+    "scalar",
+    "avx2",
+    "avx_vnni",
+    "avx512_vnni",
+    "avx512_bf16",
+    "x86_64-scalar",
+    "x86_64-avx2",
+    "x86_64-avx_vnni",
+    "x86_64-avx512_vnni",
+    "x86_64-avx512_bf16",
+    "aarch64-scalar",
+];
+
 /// Top-level keys that belong into a class file.
 pub const CLASS_KEYS: &[&str] = &["schema", "policy"];
 
@@ -119,11 +139,13 @@ pub struct StageProfile {
     /// CPU. Follows from whether `cpus` is set.
     pub confine: Option<bool>,
     /// Best instruction set allowed, such as `avx2` or `scalar`; `best` for no limit. Lowers the choice, never raises it.
+    #[schemars(schema_with = "isa_caps_schema")]
     pub isa_cap: Option<String>,
     /// Type of arithmetic outside the quantised dot products.
     pub dtype: Option<Dtype>,
     /// How weights are held and multiplied: `native` as the file stores them; `bf16`, `w8a8` (8-bit blocks) and `w4a8`
     /// (4-bit blocks) hold float weights smaller. Weights that are quantised already stay as they are on every path.
+    #[schemars(schema_with = "weight_paths_schema")]
     pub weight_path: Option<String>,
     /// Element type of the KV cache.
     pub kv_dtype: Option<Dtype>,
@@ -303,4 +325,12 @@ fn stages_schema(generator: &mut SchemaGenerator) -> Schema {
         .map(|name| ((*name).to_owned(), stage.clone().to_value()))
         .collect();
     json_schema!({"type": "object", "properties": properties, "additionalProperties": false})
+}
+
+fn isa_caps_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": ISA_CAPS})
+}
+
+fn weight_paths_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": WEIGHT_PATHS})
 }

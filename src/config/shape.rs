@@ -235,8 +235,6 @@ mod tests {
             "model.revision",
             "model.version",
             "model.chat_template",
-            "isa_cap",
-            "weight_path",
             "server.host",
             "server.api_key",
         ];

@@ -5,7 +5,7 @@
 
 use super::shape::Shape;
 use super::spans::Spot;
-use crate::base::{Code, KeyPath, Problem, Severity};
+use crate::base::{Code, KeyPath, Problem, Severity, env_vars};
 
 /// The known name closest to `given`, if one is close: at most a third of its letters differ.
 pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
@@ -94,6 +94,79 @@ pub fn misplaced(path: &KeyPath, spot: &Spot, file_kind: &str, belongs: &str, se
     problem
 }
 
+/// A variable with a name like ours that sets nothing. A warning: other programs name variables too.
+#[must_use]
+pub fn stray_variable(name: &str, root: &Shape) -> Problem {
+    let remedy = variable_meant(name, root).map_or_else(
+        || {
+            format!(
+                "unset it; keys of a profile are set by `{}<KEY>`",
+                env_vars::KEY_PREFIX
+            )
+        },
+        |meant| format!("did you mean `{meant}`?"),
+    );
+    Problem::warning(
+        Code::UnknownKey,
+        format!("the variable `{name}` has no effect"),
+        remedy,
+    )
+    .why(format!(
+        "variables that set a key start with `{}`, its parts joined by two underscores",
+        env_vars::KEY_PREFIX
+    ))
+}
+
+/// The variable that `name` was probably meant to be: by its letters alone, as the last part of a key, by spelling.
+fn variable_meant(name: &str, root: &Shape) -> Option<String> {
+    let letters = |text: &str| text.replace(['_', '.'], "").to_lowercase();
+    let own = |name: &str| name.get(env_vars::OWN_PREFIX.len()..).unwrap_or("").to_owned();
+    let given = own(name).to_lowercase();
+    let as_variable = |key: &str| {
+        format!(
+            "{}{}",
+            env_vars::KEY_PREFIX,
+            key.replace('.', "__").to_uppercase()
+        )
+    };
+    let mut keys = Vec::new();
+    leaves(root, "", &mut keys);
+    // What is written -> the variable's full name.
+    let known: Vec<(String, String)> = env_vars::ALL
+        .iter()
+        .filter(|var| var.name.starts_with(env_vars::OWN_PREFIX))
+        .map(|var| (own(var.name), var.name.to_owned()))
+        .chain(keys.iter().map(|key| (key.clone(), as_variable(key))))
+        .collect();
+    known
+        .iter()
+        .find(|(written, _)| letters(written) == letters(&given))
+        .map(|(_, variable)| variable.clone())
+        .or_else(|| elsewhere(&given, root).map(|key| as_variable(&key)))
+        .or_else(|| {
+            let spelled: Vec<String> = known.iter().map(|(written, _)| letters(written)).collect();
+            let meant = nearest(&letters(&given), spelled.iter().map(String::as_str))?;
+            let at = spelled.iter().position(|written| written == meant)?;
+            Some(known[at].1.clone())
+        })
+}
+
+/// The keys of all values below a shape.
+fn leaves(shape: &Shape, path: &str, out: &mut Vec<String>) {
+    let Shape::Map(fields) = shape else {
+        out.push(path.to_owned());
+        return;
+    };
+    for (key, field) in fields {
+        let below = if path.is_empty() {
+            key.clone()
+        } else {
+            format!("{path}.{key}")
+        };
+        leaves(&field.shape, &below, out);
+    }
+}
+
 fn sibling(path: &KeyPath, name: &str) -> String {
     match path.as_str().rsplit_once('.') {
         Some((parent, _)) => format!("{parent}.{name}"),
@@ -141,6 +214,32 @@ mod tests {
         for given in ["", "x", "gpu", "completely_else", &"t".repeat(100_000)] {
             assert_eq!(nearest(given, known), None, "{given:.20}");
         }
+    }
+
+    #[test]
+    fn a_stray_variable_names_the_one_that_was_meant() {
+        let root = Shape::of_profile();
+        for (given, meant) in [
+            (
+                "EDGE_DEPLOY_STAGES__DECODER__THREADS",
+                "EDGE_DEPLOY__STAGES__DECODER__THREADS",
+            ),
+            (
+                "EDGE_DEPLOY_STAGES_DECODER_THREADS",
+                "EDGE_DEPLOY__STAGES__DECODER__THREADS",
+            ),
+            ("EDGE_DEPLOY_PORT", "EDGE_DEPLOY__SERVER__PORT"),
+            ("EDGE_DEPLOY_SERVER_PROT", "EDGE_DEPLOY__SERVER__PORT"),
+            ("edge_deploy__server__port", "EDGE_DEPLOY__SERVER__PORT"),
+            ("EDGE_DEPLOY_CACHEDIR", "EDGE_DEPLOY_CACHE_DIR"),
+            ("EDGE_DEPLOY_CONFIG_DIRS", "EDGE_DEPLOY_CONFIG_DIR"),
+        ] {
+            let problem = stray_variable(given, &root);
+            assert_eq!(problem.severity, Severity::Warning);
+            assert_eq!(problem.remedy, format!("did you mean `{meant}`?"), "{given}");
+        }
+        let nothing_like_it = stray_variable("EDGE_DEPLOY_ZZZZZZ", &root);
+        assert!(nothing_like_it.remedy.contains("unset it"), "{nothing_like_it}");
     }
 
     #[test]

@@ -239,3 +239,21 @@ fn listed(isa: &[String]) -> String {
         isa.join(", ")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::schema::ISA_CAPS;
+
+    #[test]
+    fn reading_a_profile_takes_exactly_the_caps_that_there_are() {
+        let bare = CAPS.iter().map(|(_, name, _)| (*name).to_owned());
+        let shown = CAPS.iter().map(|(arch, name, _)| format!("{arch}-{name}"));
+        let mut real: Vec<String> = bare.chain(shown).chain([BEST.to_owned()]).collect();
+        let mut read: Vec<String> = ISA_CAPS.iter().map(|&name| name.to_owned()).collect();
+        real.sort();
+        real.dedup();
+        read.sort();
+        assert_eq!(read, real);
+    }
+}

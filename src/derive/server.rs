@@ -73,14 +73,14 @@ pub fn choose(
         None => Decision::derived(false, "server.api_key", "no key is set"),
     };
     if !api_key_required.value && !is_loopback(&host.value) {
-        warnings.push(
-            Problem::warning(
-                Code::ServerOpen,
-                format!("the server listens on {} without an API key", host.value),
-                "set `server.api_key`, or `server.host: 127.0.0.1`",
-            )
-            .why("anybody who reaches this address can use the model"),
-        );
+        let mut open = Problem::warning(
+            Code::ServerOpen,
+            format!("the server listens on {} without an API key", host.value),
+            "set `server.api_key`, or `server.host: 127.0.0.1`",
+        )
+        .why("anybody who reaches this address can use the model");
+        open.place = pins.host.as_ref().map(|pin| pin.place.clone());
+        warnings.push(open);
     }
     let request_timeout_ms = request_timeout(pins).map_err(|problem| problems.push(problem));
     let fitting = DEFAULT_MAX_TOKENS.min((context / 2).max(1));

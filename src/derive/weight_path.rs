@@ -98,7 +98,7 @@ pub fn choose(
     };
     WeightPath::parse(&pin.value).ok_or_else(|| {
         Problem::new(
-            Code::PinUnmet,
+            Code::BadValue,
             format!(
                 "{} asks for the weight path `{}`, which stage `{}` has no kernels for",
                 pin.named(),
@@ -197,4 +197,15 @@ pub fn bits_per_weight(held: &HeldWeights) -> f64 {
         return 0.0;
     }
     held.bytes as f64 * 8.0 / held.elements as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::schema::WEIGHT_PATHS;
+
+    #[test]
+    fn reading_a_profile_takes_exactly_the_paths_that_there_are() {
+        assert_eq!(WEIGHT_PATHS, WeightPath::ALL.map(WeightPath::name));
+    }
 }

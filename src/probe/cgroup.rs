@@ -63,7 +63,7 @@ impl Cgroups {
             // mountinfo also tells which part of a hierarchy is mounted; captures may hold only /proc/mounts.
             table = mounts("", &text("/proc/mounts"));
         }
-        add_usual_places(root, &mut table);
+        add_usual_places(root, &own, &mut table);
         Self::join(membership(&own, cpuset.as_deref()), table)
     }
 
@@ -222,15 +222,18 @@ pub(super) const USUAL_FOLDERS: [(&str, &[&str]); 4] = [
 ];
 
 /// Places where distributions mount cgroups, for captures without a mount table.
-fn add_usual_places(root: &Root, mounts: &mut Vec<Mount>) {
+fn add_usual_places(root: &Root, own: &str, mounts: &mut Vec<Mount>) {
     if !mounts.is_empty() {
         return;
     }
     let base = USUAL_BASE;
-    if ["cgroup.controllers", "cpu.max", "memory.max", "memory.current"]
+    // The root group has no limits of its own, so that our membership may be all that tells of v2. A line of v1 beside
+    // it means that v2 is mounted elsewhere or not used for limits.
+    let is_member = is_v2_alone(own);
+    let has_files = ["cgroup.controllers", "cpu.max", "memory.max", "memory.current"]
         .iter()
-        .any(|file| root.exists(&format!("{base}/{file}")))
-    {
+        .any(|file| root.exists(&format!("{base}/{file}")));
+    if is_member || has_files {
         mounts.push(Mount {
             point: base.to_owned(),
             root: "/".to_owned(),
@@ -249,6 +252,15 @@ fn add_usual_places(root: &Root, mounts: &mut Vec<Mount>) {
             });
         }
     }
+}
+
+/// Whether `/proc/self/cgroup` names a group of v2 and none of a v1 controller that limits.
+fn is_v2_alone(own: &str) -> bool {
+    let groups = membership(own, None);
+    groups.iter().any(|(names, _)| names.is_empty())
+        && !groups
+            .iter()
+            .any(|(names, _)| names.iter().any(|name| CONTROLLERS.contains(&name.as_str())))
 }
 
 /// The part of our group's path below what is mounted. A path outside the mount (a private view of the tree) means
@@ -328,6 +340,19 @@ mod tests {
                 "/sys/fs/cgroup"
             ]
         );
+    }
+
+    #[test]
+    fn our_line_of_v2_is_enough_where_no_mount_table_is() {
+        let (_dir, root) = snapshot(&[
+            ("proc/self/cgroup", "0::/a.slice/b.scope\n"),
+            ("proc/self/cpuset", "/a.slice\n"),
+            ("sys/fs/cgroup/a.slice/memory.max", "1000\n"),
+        ]);
+        let groups = Cgroups::read(&root);
+        assert!(paths(&groups, "memory").contains(&"/sys/fs/cgroup/a.slice".to_owned()));
+        let (_dir, root) = snapshot(&[("proc/self/cgroup", "4:memory:/a\n0::/a\n")]);
+        assert!(paths(&Cgroups::read(&root), "memory").is_empty());
     }
 
     #[test]

@@ -25,6 +25,17 @@ pub fn cpus(root: &Root, info: &CpuInfo, groups: &Cgroups, warnings: &mut Vec<Pr
         folders.iter().filter(on).collect()
     };
     let affinity = status_list(root, "Cpus_allowed_list").filter(|set| !set.is_empty());
+    if affinity.is_none()
+        && let Some(text) = status_field(root, "Cpus_allowed_list")
+    {
+        let path = "/proc/self/status";
+        warnings.push(unread(
+            path,
+            "Cpus_allowed_list",
+            &text,
+            "it is taken as no restriction",
+        ));
+    }
     let cpuset = cpuset(
         root,
         groups,
@@ -106,11 +117,25 @@ pub fn allowed_nodes(root: &Root, groups: &Cgroups) -> Option<CpuSet> {
 }
 
 fn status_list(root: &Root, field: &str) -> Option<CpuSet> {
+    parse_cpu_list(&status_field(root, field)?)
+}
+
+fn status_field(root: &Root, field: &str) -> Option<String> {
     let text = root.read("/proc/self/status")?;
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-    parse_cpu_list(value)
+    text.lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+        .map(|value| value.trim().to_owned())
+}
+
+/// That a file of the kernel holds something else than it should.
+fn unread(path: &str, field: &str, text: &str, taken: &str) -> Problem {
+    let shown: String = text.chars().take(40).collect();
+    Problem::warning(
+        Code::HardwareUnsure,
+        format!("`{field}` in {path} is `{shown}`, which cannot be read; {taken}"),
+        "check what this file comes from, a container's emulation or a damaged capture; pass the number of threads yourself if it is wrong",
+    )
+    .at(Place::of(path))
 }
 
 /// The nearest group that states a set, and the file. An empty file means "as the parent".
@@ -152,20 +177,32 @@ fn quota_v2(root: &Root, group: &str, warnings: &mut Vec<Problem>) -> Option<(f6
     let path = format!("{group}/cpu.max");
     let line = root.line(&path)?;
     let mut words = line.split_whitespace();
-    let quota: i64 = words.next().filter(|&word| word != "max")?.parse().ok()?;
+    let quota = words.next().filter(|&word| word != "max")?.parse::<i64>();
     // The kernel's default period where the file gives only the quota.
-    let period: i64 = words.next().map_or(Some(100_000), |word| word.parse().ok())?;
+    let period = words.next().map_or(Ok(100_000), str::parse::<i64>);
+    let (Ok(quota), Ok(period)) = (quota, period) else {
+        warnings.push(unread(&path, "cpu.max", &line, "it is taken as no limit"));
+        return None;
+    };
     cpus_of(quota, period, &path, &path, warnings)
 }
 
 fn quota_v1(root: &Root, group: &str, warnings: &mut Vec<Problem>) -> Option<(f64, String)> {
     let path = format!("{group}/cpu.cfs_quota_us");
     let period_path = format!("{group}/cpu.cfs_period_us");
-    let quota: i64 = root.number(&path)?;
+    let mut number = |path: &str, name: &str| {
+        let line = root.line(path)?;
+        let number = line.parse::<i64>().ok();
+        if number.is_none() {
+            warnings.push(unread(path, name, &line, "it is taken as no limit"));
+        }
+        number
+    };
+    let quota = number(&path, "cpu.cfs_quota_us")?;
     if quota < 0 {
         return None;
     }
-    let period: i64 = root.number(&period_path)?;
+    let period = number(&period_path, "cpu.cfs_period_us")?;
     cpus_of(quota, period, &path, &period_path, warnings)
 }
 
@@ -223,5 +260,62 @@ pub fn explain(cpus: &Cpus, quota: &CpuQuota, warnings: &mut Vec<Problem>) {
             )
             .why("isolated CPUs are never used unless a process asks for them"),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warned(files: &[(&str, &str)]) -> Vec<Problem> {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let root = Root::snapshot(dir.path()).unwrap();
+        let groups = Cgroups::read(&root);
+        let mut warnings = Vec::new();
+        let _ = cpus(&root, &CpuInfo::default(), &groups, &mut warnings);
+        let _ = quota(&root, &groups, &mut warnings);
+        warnings
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_with_its_file() {
+        let group = ("proc/self/cgroup", "0::/a\n");
+        let status = |list: &'static str| ("proc/self/status", list);
+        for (files, path) in [
+            (
+                [group, ("sys/fs/cgroup/a/cpu.max", "banana\n")],
+                "/sys/fs/cgroup/a/cpu.max",
+            ),
+            (
+                [group, ("sys/fs/cgroup/a/cpu.max", "1000 often\n")],
+                "/sys/fs/cgroup/a/cpu.max",
+            ),
+            ([group, status("Cpus_allowed_list:\t\n")], "/proc/self/status"),
+            ([group, status("Cpus_allowed_list:\tall\n")], "/proc/self/status"),
+            (
+                [
+                    ("proc/self/cgroup", "3:cpu:/\n"),
+                    ("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "lots\n"),
+                ],
+                "/sys/fs/cgroup/cpu/cpu.cfs_quota_us",
+            ),
+        ] {
+            let warnings = warned(&files);
+            assert_eq!(warnings.len(), 1, "{files:?}: {warnings:?}");
+            assert_eq!(warnings[0].code, Code::HardwareUnsure);
+            assert_eq!(warnings[0].place, Some(Place::of(path)));
+        }
+        for files in [
+            [group, ("sys/fs/cgroup/a/cpu.max", "max 100000\n")],
+            [group, status("Cpus_allowed_list:\t0-3\n")],
+            [group, status("Name:\tx\n")],
+        ] {
+            assert!(warned(&files).is_empty(), "{files:?}");
+        }
     }
 }

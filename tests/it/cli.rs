@@ -145,6 +145,44 @@ fn flags_are_pins_and_explain_says_so() {
 }
 
 #[test]
+fn two_plans_on_this_machine_differ_by_what_was_asked_alone() {
+    let sandbox = Sandbox::new();
+    let own = sandbox.path().join("own.yaml");
+    fs::write(&own, "deadlines:\n  load_ms: 77min\n").unwrap();
+    // Free memory changes from one reading to the next; a few rounds make it seen.
+    for _ in 0..4 {
+        let said = sandbox.json(&["plan", "--diff", own.to_str().unwrap(), "--json"]);
+        let differences = said["differences"].as_array().unwrap();
+        let changed: Vec<&str> = differences
+            .iter()
+            .filter_map(|difference| difference["key"].as_str())
+            .collect();
+        assert_eq!(changed, ["deadlines.load_ms"], "{said}");
+    }
+}
+
+#[test]
+fn a_variable_that_sets_nothing_is_said() {
+    let sandbox = Sandbox::new();
+    let told = |name: &str, value: &str| {
+        let output = sandbox.command(&["plan"]).env(name, value).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = told("EDGE_DEPLOY_STAGES__DECODER__THREADS", "1");
+    assert!(said.contains("EDGE_DEPLOY__STAGES__DECODER__THREADS"), "{said}");
+    let said = told("EDGE_DEPLOY_PORT", "9");
+    assert!(
+        said.contains("no effect") && said.contains("EDGE_DEPLOY__SERVER__PORT"),
+        "{said}"
+    );
+    for (name, value) in [("EDGE_DEPLOY_LOG", "warn"), ("EDGE_DEPLOY__SERVER__PORT", "9")] {
+        let said = told(name, value);
+        assert!(!said.contains("no effect"), "{name}: {said}");
+    }
+}
+
+#[test]
 fn a_context_of_zero_is_the_models_own_and_none_is_ever_shortened() {
     let sandbox = Sandbox::new();
     let small = sandbox.json(&["plan", "--context", "1000", "--json"]);

@@ -48,6 +48,27 @@ fn t56_variables_stay_text_and_a_misspelt_one_is_reported() {
     );
 }
 
+#[test]
+fn a_cpu_list_that_braces_split_is_to_be_quoted() {
+    let refused = |text: &str| refusal(load_text(text));
+    let text = refused("stages: {decoder: {cpus: 0-1,3,5-6, threads: 2}}\n");
+    assert!(text.contains("`cpus: \"0-1,3,5-6\"`"), "{text}");
+    assert!(!text.contains("remove it"), "{text}");
+    let other = refused("stages: {decoder: {threads: 2,3}}\n");
+    assert!(!other.contains("quote the list"), "{other}");
+    assert!(load_text("stages: {decoder: {cpus: \"0-1,3\"}}\n").is_ok());
+}
+
+#[test]
+fn names_that_no_machine_has_are_refused_on_reading() {
+    for (key, name) in [("weight_path", "w8a8"), ("isa_cap", "avx512_vnni")] {
+        let text = refusal(load_text(&format!("stages:\n  decoder:\n    {key}: foo\n")));
+        assert!(text.contains("bad_value") && text.contains(name), "{text}");
+        assert!(load_text(&format!("stages:\n  decoder:\n    {key}: {name}\n")).is_ok());
+        assert!(load_text(&format!("stages:\n  decoder:\n    {key}: auto\n")).is_ok());
+    }
+}
+
 fn with_variable(name: &str, value: &str) -> Result<Layered, edge_deploy::base::Problems> {
     config::load(&Sources {
         env: vec![(name.into(), value.into())],
