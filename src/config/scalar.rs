@@ -123,12 +123,11 @@ impl Fault {
         let wanted = format!("write {}", shape.wanted());
         match self {
             Self::LeadingZero => {
-                let digits: String = text.trim_start_matches(['0', '-', '+']).chars().collect();
-                let decimal = if digits.starts_with(|c: char| c.is_ascii_digit()) {
-                    digits
-                } else {
-                    format!("0{digits}")
-                };
+                let decimal = without_leading_zeros(text);
+                // What is no value without the zeros either is refused for that.
+                if let Err(refusal) = value(&decimal, shape) {
+                    return refusal;
+                }
                 Refusal::new(
                     "is ambiguous: a leading zero means octal to some readers and decimal to others",
                     format!("write `{decimal}` if it is meant as decimal"),
@@ -145,6 +144,22 @@ impl Fault {
             Self::NotANumber => Refusal::new(format!("is not {}", shape.wanted()), wanted),
         }
     }
+}
+
+/// The text with every run of digits written without zeros before it, those of a fraction excepted.
+fn without_leading_zeros(text: &str) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let is_digit = |at: usize| chars.get(at).is_some_and(char::is_ascii_digit);
+    let mut out = String::with_capacity(text.len());
+    let mut leading = true;
+    for (at, &c) in chars.iter().enumerate() {
+        if leading && c == '0' && is_digit(at + 1) {
+            continue;
+        }
+        out.push(c);
+        leading = !c.is_ascii_digit() && c != '.';
+    }
+    out
 }
 
 /// Whether a run of digits starts with a zero that is not the number 0 itself.
@@ -300,6 +315,24 @@ mod tests {
         assert!(err("yes", &Shape::Truth).remedy.contains("true"));
         assert!(err("010GiB", &Shape::Bytes).what.contains("leading zero"));
         assert!(err("0-03", &Shape::CpuSet).what.contains("leading zero"));
+        assert_eq!(
+            err("0-03", &Shape::CpuSet).remedy,
+            "write `0-3` if it is meant as decimal"
+        );
+        assert!(
+            err("00.50", &Shape::Number { min: 0.0, max: 1.0 })
+                .remedy
+                .contains("`0.50`")
+        );
+        // A spelling that would be refused too is not suggested.
+        for (text, shape) in [
+            ("01:30", Shape::Millis),
+            ("-010", whole_shape()),
+            ("09999", whole_shape()),
+        ] {
+            let refusal = err(text, &shape);
+            assert_eq!(refusal.remedy, format!("write {}", shape.wanted()), "{text}");
+        }
         assert!(err("9-1", &Shape::CpuSet).what.contains("ends before"));
         let names = Shape::Choice(vec!["f32".into(), "bf16".into()]);
         assert!(err("fp16", &names).remedy.contains("`bf16`"));

@@ -68,7 +68,7 @@ pub fn source(name: &str, bytes: &[u8]) -> Result<Arc<Source>, Problem> {
     };
     if bytes.len() > MAX_BYTES {
         return Err(refuse(
-            format!("the file has {} bytes; at most {MAX_BYTES} are read", bytes.len()),
+            format!("the file has more than {MAX_BYTES} bytes, the most that is read"),
             "check that this is a profile and not another kind of file",
         ));
     }
@@ -76,11 +76,18 @@ pub fn source(name: &str, bytes: &[u8]) -> Result<Arc<Source>, Problem> {
         return Err(refuse("the file is UTF-16".into(), "save it as UTF-8"));
     }
     let text = std::str::from_utf8(bytes).map_err(|error| {
-        let line = bytes[..error.valid_up_to()].split(|&b| b == b'\n').count();
-        refuse(
+        let (good, _) = bytes.split_at(error.valid_up_to());
+        let before = Source::file(name, String::from_utf8_lossy(good));
+        let (line, column) = before.line_column(before.text.len());
+        let mut problem = refuse(
             format!("line {line} holds bytes that are not UTF-8"),
             "save the file as UTF-8",
-        )
+        );
+        if let Some(place) = &mut problem.place {
+            place.line = Some(line);
+            place.column = Some(column);
+        }
+        problem
     })?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     Ok(Source::file(name, text.replace("\r\n", "\n").replace('\r', "\n")))

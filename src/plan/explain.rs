@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::base::{Code, KeyPath, Problem};
+use crate::config::shape::Shape;
 use crate::derive::Decision;
 pub use crate::derive::Origin;
 
@@ -112,6 +113,14 @@ pub fn find<'a>(
     if let Some(found) = explanations.get(&path) {
         return Ok(found);
     }
+    let is_stage = path.segments().next() == Some("stages");
+    if !is_stage && !path.as_str().is_empty() && Shape::of_profile().at(path.segments()).is_some() {
+        return Err(Problem::new(
+            Code::UnknownKey,
+            format!("`{path}` is a key of profiles and not a knob of the plan"),
+            "`edge-deploy profiles show NAME --resolved` shows its value and where it is set",
+        ));
+    }
     let nearest = nearest(explanations, path.as_str());
     let remedy = if nearest.is_empty() {
         "`edge-deploy explain` without a key lists all of them".to_owned()
@@ -174,4 +183,21 @@ fn distance(a: &str, b: &str) -> usize {
         }
     }
     row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_of_profiles_alone_is_pointed_at_where_it_is_shown() {
+        for key in ["priority", "limits.max_context", "limits"] {
+            let problem = find(&BTreeMap::new(), key).unwrap_err();
+            assert!(problem.remedy.contains("profiles show"), "{key}: {problem}");
+        }
+        for key in ["", "server.prot", "stages.decoder.threads"] {
+            let problem = find(&BTreeMap::new(), key).unwrap_err();
+            assert!(!problem.remedy.contains("profiles show"), "{key}: {problem}");
+        }
+    }
 }

@@ -129,7 +129,7 @@ fn byte_order_mark_and_line_ends_are_no_part_of_the_text() {
     let problem = super::source("t.yaml", b"a: 1\nb: \xFF\n").unwrap_err();
     assert!(problem.what.contains("line 2"), "{problem}");
     let problem = super::source("t.yaml", &vec![b' '; MAX_BYTES + 1]).unwrap_err();
-    assert!(problem.what.contains("at most"), "{problem}");
+    assert!(problem.what.contains("more than"), "{problem}");
 }
 
 #[test]
@@ -259,4 +259,18 @@ proptest! {
         prop_assert_eq!(kept, &text);
         prop_assert!(!plain);
     }
+}
+
+#[test]
+fn a_file_too_large_or_not_utf_8_is_said_as_far_as_it_is_known() {
+    let large = source("a.yaml", &vec![b'a'; MAX_BYTES + 1]).unwrap_err();
+    assert!(
+        large.what.contains(&format!("more than {MAX_BYTES} bytes")),
+        "{large}"
+    );
+    let place = source("a.yaml", b"a: 1\nb: \xc3\xa4\xff\n")
+        .unwrap_err()
+        .place
+        .unwrap();
+    assert_eq!((place.line, place.column), (Some(2), Some(5)));
 }
