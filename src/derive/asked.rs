@@ -95,6 +95,8 @@ pub struct Asked {
     /// `policy.reserve_bytes` or `policy.reserve_share` as a person, and not the machine's class, set it; with its
     /// place.
     pub reserve: Option<String>,
+    /// `policy.reserve_bytes`, where a person set it.
+    pub reserve_bytes: Option<Pin<Bytes>>,
     /// Profiles that served, joined, or `none`.
     pub profile: String,
     pub name: Option<Pin<String>>,
@@ -118,6 +120,7 @@ impl Asked {
         Self {
             policy,
             reserve: None,
+            reserve_bytes: None,
             profile: "none".to_owned(),
             name: None,
             family: None,
@@ -195,10 +198,22 @@ impl Asked {
             kv_bytes: pins.kv_bytes,
             max_context: self.limits.max_context.clone(),
             kv_limit: self.limits.kv_cache_bytes.clone(),
+            caches: self.each(|pins| pins.kv_bytes.as_ref()),
+            batches: self.each(|pins| pins.prefill_batch.as_ref()),
+            memory_limit: self.limits.memory_bytes.clone(),
+            reserve_bytes: self.reserve_bytes.clone(),
             reserve_by: self.reserve.clone(),
             priority: self.priority(),
             force,
         }
+    }
+
+    /// One pin of each stage that has it.
+    fn each<T: Clone>(&self, pin: impl Fn(&StagePins) -> Option<&Pin<T>>) -> BTreeMap<String, Pin<T>> {
+        let stages = self.stages.iter();
+        stages
+            .filter_map(|(name, pins)| Some((name.clone(), pin(pins)?.clone())))
+            .collect()
     }
 }
 
@@ -254,11 +269,14 @@ impl Asked {
             layered,
             problems: Vec::new(),
         };
-        fn by_a_person<T>(pin: Option<Pin<T>>) -> Option<String> {
+        fn by_a_person<T>(pin: Option<Pin<T>>) -> Option<Pin<T>> {
             let class = [Kin::BuiltIn, Kin::Class].map(Kin::as_str);
             pin.filter(|pin| !class.contains(&pin.layer.as_str()))
-                .map(|pin| pin.named())
         }
+        let reserve_bytes = by_a_person(pins.get::<Bytes>("policy.reserve_bytes"));
+        let reserve_share = by_a_person(pins.get::<f64>("policy.reserve_share"));
+        let reserve =
+            (reserve_bytes.as_ref().map(Pin::named)).or_else(|| reserve_share.as_ref().map(Pin::named));
         let names: Vec<&String> = layered.profile.stages.keys().collect();
         let stages = names
             .into_iter()
@@ -266,8 +284,8 @@ impl Asked {
             .collect();
         let asked = Self {
             policy: layered.policy,
-            reserve: by_a_person(pins.get::<Bytes>("policy.reserve_bytes"))
-                .or_else(|| by_a_person(pins.get::<f64>("policy.reserve_share"))),
+            reserve,
+            reserve_bytes,
             profile: if layered.profile_names.is_empty() {
                 "none".to_owned()
             } else {

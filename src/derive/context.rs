@@ -4,6 +4,8 @@
 //! Invariant: a pinned value is never changed; an automatic context never gets shorter with more memory; every
 //! admitted sequence has room for its whole context, so none is ever pushed out.
 
+use std::collections::BTreeMap;
+
 use super::decision::{Decision, Pin};
 use super::memory::{Demand, Room, StageDemand};
 use super::refuse;
@@ -28,6 +30,14 @@ pub struct ContextPins {
     pub max_context: Option<Pin<usize>>,
     /// Most bytes of KV cache of all stages.
     pub kv_limit: Option<Pin<Bytes>>,
+    /// Bytes of KV cache of every stage that has them set, by its name.
+    pub caches: BTreeMap<String, Pin<Bytes>>,
+    /// Rows of a pass of every stage that has them set, by its name.
+    pub batches: BTreeMap<String, Pin<usize>>,
+    /// Most memory.
+    pub memory_limit: Option<Pin<Bytes>>,
+    /// How much stays free, where a person set it in bytes.
+    pub reserve_bytes: Option<Pin<Bytes>>,
     /// The key that says how much stays free, where a person set it.
     pub reserve_by: Option<String>,
     /// What matters most.
@@ -142,12 +152,16 @@ impl Case<'_> {
     }
 
     fn fits(&self, context: usize, seqs: usize) -> bool {
-        self.demand.fits(context, seqs, self.room.usable())
+        self.fits_with(self.demand, context, seqs)
+    }
+
+    fn fits_with(&self, demand: &Demand<'_>, context: usize, seqs: usize) -> bool {
+        demand.fits(context, seqs, self.room.usable())
             && self
                 .pins
                 .kv_limit
                 .as_ref()
-                .is_none_or(|limit| self.demand.kv(context, seqs) <= limit.value)
+                .is_none_or(|limit| demand.kv(context, seqs) <= limit.value)
     }
 
     fn largest_context(&self, seqs: usize, limit: usize) -> Option<usize> {
@@ -297,12 +311,7 @@ impl Case<'_> {
                 Problem::warning(
                     Code::ContextCapped,
                     format!("the context is {context} tokens, the model's own is {maximum}; bounded by {by}"),
-                    match fits {
-                        Some(fits) if fits > context => {
-                            format!("`--context N` sets another; up to {fits} fit this machine")
-                        }
-                        _ => "more memory, a smaller model or fewer sequences allow a longer one".to_owned(),
-                    },
+                    self.longer(context, fits),
                 )
                 .with(serde_json::json!({
                     "context": context,
@@ -376,27 +385,117 @@ impl Case<'_> {
         .bounded(bound))
     }
 
+    /// How a longer context comes about than the `context` that was chosen, of which `fits` would fit.
+    fn longer(&self, context: usize, fits: Option<usize>) -> String {
+        let Some(fits) = fits.filter(|&fits| fits > context) else {
+            return "more memory, a smaller model or fewer sequences allow a longer one".to_owned();
+        };
+        match self.pins.max_context.as_ref().filter(|limit| limit.value < fits) {
+            Some(limit) if limit.value <= context => format!(
+                "{} or less in its place allows a longer one; up to {fits} fit this machine",
+                limit.written(fits)
+            ),
+            Some(limit) => format!(
+                "`--context N` sets another, up to {} as {} says; up to {fits} fit this machine",
+                limit.value,
+                limit.named()
+            ),
+            None => format!("`--context N` sets another; up to {fits} fit this machine"),
+        }
+    }
+
     fn shortage(&self, context: usize) -> refuse::Shortage {
+        let seqs = self.least_seqs();
+        let (enlarged, small_caches) = self.enlarged(context, seqs);
+        let peak = enlarged.peak(context, seqs);
+        // Where the machine has too little too, it is the machine's memory that is told.
+        let machine = self.room.bounds.without_set().room();
+        let room = if machine.usable() < peak && !machine.bounds.unknown() {
+            &machine
+        } else {
+            self.room
+        };
         refuse::Shortage {
-            ledger: self.demand.ledger(context, self.least_seqs(), self.room),
+            ledger: enlarged.ledger(context, seqs, room),
+            bounds: self.room.bounds,
+            memory_limit: self.pins.memory_limit.clone(),
             context,
-            max_seqs: self.least_seqs(),
+            max_seqs: seqs,
             seqs_pin: self.pins.max_seqs.clone(),
             context_pin: self.pins.context.clone(),
             stage: self.first(),
             forced: self.pins.force,
-            reserve_by: self.pins.reserve_by.clone(),
-            kv_limit: self
-                .pins
-                .kv_bytes
-                .as_ref()
-                .or(self.pins.kv_limit.as_ref())
-                .map(|pin| (pin.named(), pin.value)),
-            kv_needed: self.demand.kv_computed(context, self.least_seqs()),
-            seqs_with_less: (self.least_seqs() > 1)
-                .then(|| super::memory::largest(self.least_seqs() - 1, |seqs| self.fits(context, seqs)))
+            reserve_by: (self.pins.reserve_by.clone()).filter(|_| self.pins.reserve_bytes.is_none()),
+            kv_needed: self.demand.kv_computed(context, seqs),
+            smaller_pins: if small_caches.is_empty() {
+                self.smaller_pins(context, seqs)
+            } else {
+                Vec::new()
+            },
+            small_caches,
+            seqs_with_less: (seqs > 1)
+                .then(|| super::memory::largest(seqs - 1, |seqs| self.fits(context, seqs)))
                 .flatten(),
         }
+    }
+
+    /// The demand with each cache at least as large as it has to be, and the sizes that somebody set too small.
+    fn enlarged(&self, context: usize, seqs: usize) -> (Demand<'_>, Vec<(Pin<Bytes>, Bytes)>) {
+        let mut demand = self.demand.clone();
+        let mut small = Vec::new();
+        for stage in &mut demand.stages {
+            let needed = stage.kv_computed(context, seqs);
+            let pin = self.pins.caches.get(stage.stage.name);
+            if let Some(pin) = pin.filter(|pin| pin.value < needed) {
+                stage.kv_pinned = Some(needed);
+                small.push((pin.clone(), needed));
+            }
+        }
+        let needed = demand.kv(context, seqs);
+        let limit = self.pins.kv_limit.as_ref();
+        small.extend(
+            limit
+                .filter(|pin| pin.value < needed)
+                .map(|pin| (pin.clone(), needed)),
+        );
+        (demand, small)
+    }
+
+    /// Pins that cost memory, each with the largest value with which the plan fits, if there is one.
+    fn smaller_pins(&self, context: usize, seqs: usize) -> Vec<String> {
+        let peak = self.demand.peak(context, seqs);
+        let over = peak.0.saturating_sub(self.room.usable().0);
+        if over == 0 {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        let mut fits = |written: String| found.push(format!("{written} is the largest that fits"));
+        for (at, stage) in self.demand.stages.iter().enumerate() {
+            if let Some(pin) = self.pins.caches.get(stage.stage.name) {
+                let mut with = self.demand.clone();
+                let value = Bytes(pin.value.0.saturating_sub(over));
+                with.stages[at].kv_pinned = Some(value);
+                if self.fits_with(&with, context, seqs) {
+                    fits(pin.written(value.0));
+                }
+            }
+            if let Some(pin) = self.pins.batches.get(stage.stage.name) {
+                let largest = super::memory::largest(pin.value.saturating_sub(1), |rows| {
+                    let mut with = self.demand.clone();
+                    with.stages[at].prefill_batch = rows;
+                    self.fits_with(&with, context, seqs)
+                });
+                if let Some(rows) = largest {
+                    fits(pin.written(rows));
+                }
+            }
+        }
+        if let Some(pin) = &self.pins.reserve_bytes
+            && let Some(bytes) = self.room.bounds.largest_reserve(peak)
+        {
+            fits(pin.written(bytes.0));
+        }
+        found
     }
 }
 
