@@ -109,13 +109,17 @@ impl Problem<'_> {
         let mut sizes = vec![first];
         let (mut before, mut ready) = (first, ready_s);
         while before < self.total {
-            let fits = |frames: &usize| {
-                let next = self.rates.ready_s(*frames, before, ready);
-                next <= self.due_s(start_s, before, *frames, latest) + ROUNDING_S
+            let late_s = |frames: usize| {
+                let next = self.rates.ready_s(frames, before, ready);
+                next - self.due_s(start_s, before, frames, latest)
             };
             let most = self.largest.min(self.total - before);
-            // Within rounding of the bound every size may fail; the smallest is then the nearest to it.
-            let frames = (1..=most).rev().find(fits).unwrap_or(1);
+            // Within rounding of the bound every size may fail; then the one that is least late, or the loss would grow.
+            let frames = (1..=most)
+                .rev()
+                .find(|&frames| late_s(frames) <= ROUNDING_S)
+                .or_else(|| (1..=most).min_by(|&a, &b| late_s(a).total_cmp(&late_s(b))))
+                .unwrap_or(1);
             ready = self.rates.ready_s(frames, before, ready);
             before += frames;
             sizes.push(frames);

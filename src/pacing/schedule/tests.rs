@@ -176,6 +176,25 @@ proptest! {
     }
 }
 
+/// A start at the very bound, where rounding decides whether a chunk is in time.
+#[test]
+fn rounding_at_the_bound_does_not_grow_into_a_stall() {
+    let rates = Rates {
+        frame_audio_s: 0.08,
+        prefill_s: 0.0,
+        frame_s: 0.091,
+        decode_chunk_s: 0.006,
+        decode_frame_s: 0.011,
+        context_frames: 0,
+        shared: true,
+    };
+    let Answer::HeadStart { sizes, start_s, .. } = solve(&rates, MAX_CHUNK, 157, 0.0) else {
+        panic!("this machine is slower than the sound");
+    };
+    let heard = simulate(&rates, &sizes, 157).heard().unwrap();
+    assert!(heard.playback_start_s <= start_s + 1e-6, "{heard:?} {start_s}");
+}
+
 /// Timings of a machine at 0.375 of real time: a first chunk of 1 and then 25 leaves a hole of 0.69 s.
 #[test]
 fn a_fast_machine_starts_at_once_and_never_leaves_a_hole() {
