@@ -67,7 +67,7 @@ enum Other {
     /// A plan saved before.
     Saved(Box<Plan>),
     /// One to be made now.
-    Planned(Wanted),
+    Planned(Box<Wanted>),
 }
 
 /// What `other` stands for: a saved plan, or one made with another machine or profile and else the same.
@@ -78,7 +78,7 @@ fn other_plan(wanted: &Wanted, other: &str) -> Result<Other, Problem> {
         ..wanted.clone()
     };
     if path.is_dir() {
-        return Ok(Other::Planned(on(Machine::Captured(path.to_owned()))));
+        return Ok(Other::Planned(Box::new(on(Machine::Captured(path.to_owned())))));
     }
     if is_json(path) {
         let text = search::read_file(path)?;
@@ -95,12 +95,12 @@ fn other_plan(wanted: &Wanted, other: &str) -> Result<Other, Problem> {
                 .map(|plan| Other::Saved(Box::new(plan)))
                 .map_err(|problem| problem.at(Place::of(other)));
         }
-        return Ok(Other::Planned(on(Machine::Saved(PathBuf::from(other)))));
+        return Ok(Other::Planned(Box::new(on(Machine::Saved(PathBuf::from(other))))));
     }
-    Ok(Other::Planned(Wanted {
+    Ok(Other::Planned(Box::new(Wanted {
         profiles: vec![other.to_owned()],
         ..wanted.clone()
-    }))
+    })))
 }
 
 /// Whether a file holds a JSON object, whatever its name.
