@@ -152,9 +152,9 @@ impl Bounds {
         while enough - short > 1 {
             let middle = short + (enough - short) / 2;
             if fits(middle) {
-                enough = middle
+                enough = middle;
             } else {
-                short = middle
+                short = middle;
             }
         }
         Some(Bytes(enough))
