@@ -357,24 +357,9 @@ pub fn start(decided: Decided, progress: &mut dyn Progress) -> Result<Ready, Pro
         "first token after {:.2} s",
         began.elapsed().saturating_sub(loaded).as_secs_f64()
     ));
-    let took = |time: Duration| Millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-    let effective = Effective {
-        deadlines: Some(EffectiveDeadlines {
-            load_ms: plan.deadlines.load_ms,
-            load_took_ms: took(loaded),
-            warmup_ms: plan.deadlines.warmup_ms,
-            warmup_took_ms: took(began.elapsed().saturating_sub(loaded)),
-            shutdown_ms: None,
-        }),
-        ..handle.effective()?
-    };
-    let differences = readback::compare(plan, &effective);
-    Ok(Ready {
-        decided,
-        handle,
-        effective,
-        differences,
-    })
+    let warm = began.elapsed();
+    let real = handle.effective()?;
+    Ok(read_back(decided, handle, real, (loaded, warm)))
 }
 
 /// The same for a speech model: loads all its stages, speaks a first frame, and reads back what really runs.
@@ -401,24 +386,38 @@ pub fn start_speech(decided: Decided, progress: &mut dyn Progress) -> Result<Rea
         "first frame after {:.2} s",
         began.elapsed().saturating_sub(loaded).as_secs_f64()
     ));
+    let warm = began.elapsed();
+    let real = handle.effective()?;
+    Ok(read_back(decided, handle, real, (loaded, warm)))
+}
+
+/// What runs as `real` says, with what each phase took, against the plan; `loaded` and `warm` count from the
+/// start.
+fn read_back<H>(
+    decided: Decided,
+    handle: H,
+    real: Effective,
+    (loaded, warm): (Duration, Duration),
+) -> Ready<H> {
     let took = |time: Duration| Millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let deadlines = decided.plan.deadlines;
     let effective = Effective {
         deadlines: Some(EffectiveDeadlines {
-            load_ms: plan.deadlines.load_ms,
+            load_ms: deadlines.load_ms,
             load_took_ms: took(loaded),
-            warmup_ms: plan.deadlines.warmup_ms,
-            warmup_took_ms: took(began.elapsed().saturating_sub(loaded)),
+            warmup_ms: deadlines.warmup_ms,
+            warmup_took_ms: took(warm.saturating_sub(loaded)),
             shutdown_ms: None,
         }),
-        ..handle.effective()?
+        ..real
     };
-    let differences = readback::compare(plan, &effective);
-    Ok(Ready {
+    let differences = readback::compare(&decided.plan, &effective);
+    Ready {
         decided,
         handle,
         effective,
         differences,
-    })
+    }
 }
 
 /// The voice of a WAV file, for a model that clones; with `said`, what is said in it, its manner is continued too.

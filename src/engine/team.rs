@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc;
 
 use crate::base::{Code, CpuSet, Problem};
+use crate::plan::StagePlan;
 use crate::sys::{affinity, fork_join};
 
 /// A team of worker threads. The thread that calls [`Self::run`] is worker 0.
@@ -70,6 +71,22 @@ impl Team {
             caller: AtomicI32::new(affinity::current_thread_id()),
             helpers,
         })
+    }
+
+    /// The team that a plan gives the stage `name`, with the calling thread as worker 0.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_plan(name: &str, plan: &StagePlan) -> Result<Self, Problem> {
+        // Neither pinned nor confined: the kernel places the workers, which the team takes as an empty set.
+        let cpus = if plan.pin || plan.confine {
+            plan.cpus.clone()
+        } else {
+            CpuSet::new()
+        };
+        let team = Self::new(name, &cpus, plan.threads, plan.pin)?;
+        team.adopt_current_thread()?;
+        Ok(team)
     }
 
     /// A team of the calling thread alone; touches no affinity and no atomics.

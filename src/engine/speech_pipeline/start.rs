@@ -10,7 +10,7 @@ use std::sync::{Arc, mpsc};
 use super::handle::{Parts, SpeechFacts, SpeechHandle};
 use super::language::Language;
 use super::sound::{self, Sound};
-use crate::base::{Bytes, Code, CpuSet, Problem};
+use crate::base::{Bytes, Code, Problem};
 use crate::engine::kernels;
 use crate::engine::nets::codec_decoder::{CodecDecoder, CodecState};
 use crate::engine::nets::load::LoadProgress;
@@ -241,13 +241,7 @@ fn build_sound(
     }
     let path = weight_path(CODE2WAV, plan)?;
     let kernels = kernels::select(&plan.isa_cap)?;
-    let cpus = if plan.pin || plan.confine {
-        plan.cpus.clone()
-    } else {
-        CpuSet::new()
-    };
-    let team = Team::new(CODE2WAV, &cpus, plan.threads, plan.pin)?;
-    team.adopt_current_thread()?;
+    let team = Team::of_plan(CODE2WAV, plan)?;
     let mut tell = |seen| {
         // The starter may have given up on the other part's fault.
         let _ = reports.send(Report::Progress(1, seen));

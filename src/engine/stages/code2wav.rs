@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use line::{CodeSource, LineLimits, Push, SoundEvent, SoundLine, SoundOrder};
 
 use super::decoder::{pages, resident};
-use crate::base::{Bytes, Code, CpuSet, Problem};
+use crate::base::{Bytes, Code, Problem};
 use crate::engine::kernels::{self, KV_BLOCK, Kernels};
 use crate::engine::nets::codec_decoder::{CodecDecoder, CodecState, CodecWorkspace};
 use crate::engine::nets::load::OnProgress;
@@ -73,14 +73,7 @@ impl Code2wavStage {
             ));
         };
         let kernels = kernels::select(&plan.isa_cap)?;
-        // Neither pinned nor confined: the kernel places the workers, which the team takes as an empty set.
-        let cpus = if plan.pin || plan.confine {
-            plan.cpus.clone()
-        } else {
-            CpuSet::new()
-        };
-        let team = Team::new(name, &cpus, plan.threads, plan.pin)?;
-        team.adopt_current_thread()?;
+        let team = Team::of_plan(name, plan)?;
         let held = Held {
             path,
             huge_pages: plan.huge_pages,

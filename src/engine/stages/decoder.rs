@@ -4,7 +4,7 @@
 //! Invariant: built on the thread that will run it, so that memory is first touched where it is used; what it reports
 //! is read back, not copied from the plan.
 
-use crate::base::{Bytes, Code, CpuSet, Problem};
+use crate::base::{Bytes, Code, Problem};
 use crate::engine::kernels::{self, KV_BLOCK, Kernels};
 use crate::engine::kv_cache::{KvCache, KvSizes};
 use crate::engine::nets::Row;
@@ -47,14 +47,7 @@ impl DecoderStage {
         }
         let path = weight_path(name, plan)?;
         let kernels = kernels::select(&plan.isa_cap)?;
-        // Neither pinned nor confined: the kernel places the workers, which the team takes as an empty set.
-        let cpus = if plan.pin || plan.confine {
-            plan.cpus.clone()
-        } else {
-            CpuSet::new()
-        };
-        let team = Team::new(name, &cpus, plan.threads, plan.pin)?;
-        team.adopt_current_thread()?;
+        let team = Team::of_plan(name, plan)?;
         let cache = KvCache::new(
             &card.decoder,
             KvSizes {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::decoder::{unmet, weight_path};
-use crate::base::{Bytes, Code, CpuSet, Problem};
+use crate::base::{Bytes, Code, Problem};
 use crate::engine::kernels;
 use crate::engine::kv_cache::KvSizes;
 use crate::engine::nets::code_predictor::CodePredictor;
@@ -93,13 +93,7 @@ impl TalkerStage {
             weight_path(CODE_PREDICTOR, predictor_plan)?,
         ];
         let seats = [seat(talker_plan, TALKER)?, seat(predictor_plan, CODE_PREDICTOR)?];
-        let cpus = if talker_plan.pin || talker_plan.confine {
-            talker_plan.cpus.clone()
-        } else {
-            CpuSet::new()
-        };
-        let team = Team::new(TALKER, &cpus, talker_plan.threads, talker_plan.pin)?;
-        team.adopt_current_thread()?;
+        let team = Team::of_plan(TALKER, talker_plan)?;
         let total = Bytes(held_bytes(card, TALKER) + held_bytes(card, CODE_PREDICTOR));
         let mut done = Bytes(0);
         let mut tell = |seen: LoadProgress| {
